@@ -1,0 +1,148 @@
+"""From an experiment to the parts that run it: data, network, devices, method."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cabafl import data, methods, models
+from cabafl.config import Experiment
+from cabafl.data.dataset import Dataset, Split
+from cabafl.data.partition import Partition, make_partition
+from cabafl.errors import UserError
+from cabafl.fleet import Fleet, TIERS, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.learning.features import find_layer
+from cabafl.learning.task import Task
+from cabafl.learning.training import LocalTraining, seeded
+from cabafl.learning.weights import FlatModel
+from cabafl.methods.base import Method, Parameters
+from cabafl.rng import rng, seed64
+from cabafl.validation import unknown, validated
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything an engine needs for one run."""
+
+    experiment: Experiment
+    task: Task
+    fleet: Fleet
+    slots: int
+    method: Method
+    parameters: Parameters
+
+
+def assemble(experiment: Experiment) -> Parts:
+    """Builds all parts; whatever does not fit together is a `UserError` before anything runs."""
+    method, parameters = make_method(experiment)
+    dataset, partition = make_data(experiment)
+    task = make_task(experiment, dataset, partition)
+    if getattr(parameters, "features", "labels") != "labels":
+        find_layer(task.model.network, task.feature_layer)
+    try:
+        slots = experiment.slots(len(partition))
+        fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return Parts(experiment, task, fleet, slots, method, parameters)
+
+
+def make_method(experiment: Experiment) -> tuple[Method, Parameters]:
+    """The method with its own keys checked."""
+    name = experiment.method.name
+    try:
+        cls = methods.find(name)
+    except KeyError:
+        raise unknown("method.name", name, [*methods.NAMES, "my_module:MyMethod"]) from None
+    except (ImportError, AttributeError, TypeError) as error:
+        raise UserError(f"method.name = {name!r}: cannot be used: {error}") from None
+    parameters = validated(cls.Parameters, experiment.method.parameters, "method")
+    return cls(parameters), parameters  # type: ignore[call-arg]
+
+
+def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
+    """The data set, cut to its limits, and who holds what."""
+    section, seed = experiment.data, experiment.seed
+    devices = None if section.devices == "auto" else section.devices
+    root = Path(section.root).expanduser() if section.root else None
+    dataset = data.load(section.dataset, root=root, labels=section.labels, seed=seed, devices=devices)
+    if section.test_limit is not None:
+        dataset = dataset.with_test(_sample(dataset.test, section.test_limit, seed, "test limit"))
+
+    def partition_of(train: Split) -> Partition:
+        return make_partition(
+            section.partition,
+            train,
+            devices,
+            beta=section.beta,
+            min_samples=section.min_samples,
+            shards=section.shards,
+            seed=seed,
+        )
+
+    if section.train_limit is None:
+        return dataset, partition_of(dataset.train)
+    if section.partition == "natural":  # first the users, then the limit: it would leave every user next to nothing
+        chosen = torch.from_numpy(np.sort(partition_of(dataset.train).indices))
+        dataset = dataset.with_train(dataset.train.select(chosen))
+    dataset = dataset.with_train(_sample(dataset.train, section.train_limit, seed, "train limit"))
+    return dataset, partition_of(dataset.train)
+
+
+def _sample(split: Split, limit: int, seed: int, purpose: str) -> Split:
+    if limit >= len(split):
+        return split
+    index = np.sort(rng(seed, purpose).permutation(len(split))[:limit])
+    return split.select(torch.from_numpy(index))
+
+
+def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) -> Task:
+    """The network, initialised from the seed, with the data and the local training."""
+    section = experiment.model
+    device = experiment.run.device
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"run.device = {device!r}: torch finds no such GPU; accepted here: cpu")
+    with seeded(seed64(experiment.seed, "initial weights")):
+        network = models.build(section.name, dataset.kind, dataset.input_shape, dataset.classes)
+    layer = section.feature_layer or models.default_feature_layer(section.name, network)
+    if section.feature_layer is not None:
+        find_layer(network, layer)
+    training = experiment.training
+    settings = LocalTraining(
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        learning_rate=training.learning_rate,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+    )
+    return Task(dataset, partition, FlatModel(network.to(device)), settings, experiment.seed, layer, device)
+
+
+def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], model_bytes: int) -> Fleet:
+    """The devices' speeds, links and powers."""
+    section = experiment.fleet
+    if section.tiers is None:
+        link = section.link_seconds
+        if section.bandwidth_mbps is not None:
+            link = 2 * 8 * model_bytes / (section.bandwidth_mbps * 1e6)
+        return gaussian_fleet(
+            sizes,
+            experiment.seed,
+            mean=section.seconds_per_sample,
+            deviation=section.seconds_per_sample_deviation,
+            floor=section.seconds_per_sample_floor,
+            link_seconds=link,
+            latency=section.extra_latency,
+            compute_watts=section.compute_watts,
+            radio_watts=section.radio_watts,
+        )
+    counts = config_counts(section.tiers, len(sizes)) if isinstance(section.tiers, str) else section.tiers
+    return tiered_fleet(
+        sizes,
+        experiment.seed,
+        counts,
+        latency=section.extra_latency,
+        compute_watts={tier: section.tier_compute_watts.get(tier, section.compute_watts) for tier in TIERS},
+        radio_watts={tier: section.tier_radio_watts.get(tier, section.radio_watts) for tier in TIERS},
+    )

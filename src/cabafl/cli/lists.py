@@ -1,0 +1,32 @@
+"""`cabafl methods` and `cabafl models`"""
+
+from rich.table import Table
+
+from cabafl.cli.console import console
+
+
+def methods() -> None:
+    """List the methods with their parameters and defaults."""
+    from cabafl.methods import NAMES, find
+
+    table = Table(show_lines=True)
+    for heading in ("method", "kind", "paper", "parameters (defaults)"):
+        table.add_column(heading, overflow="fold")
+    for name in NAMES:
+        cls = find(name)
+        fields = cls.Parameters.model_fields.items()
+        table.add_row(name, cls.kind, cls.paper, ", ".join(f"{key} = {field.default}" for key, field in fields))
+    console.print(table)
+
+
+def models() -> None:
+    """List the networks."""
+    from cabafl.models.catalogue import NETWORKS
+
+    table = Table()
+    for heading in ("model", "takes", "what", "feature layer"):
+        table.add_column(heading, overflow="fold")
+    for name, network in NETWORKS.items():
+        table.add_row(name, network.takes, network.about, network.feature)
+    console.print(table)
+    console.print("Your own: model.name = package.module:Class, called as Class(input_shape, classes).")

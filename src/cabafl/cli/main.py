@@ -1,0 +1,33 @@
+"""The `cabafl` command."""
+
+import sys
+from pathlib import Path
+
+import typer
+
+from cabafl.cli import bench, config, data, lists, run
+from cabafl.cli.console import fail
+from cabafl.errors import UserError
+
+app = typer.Typer(
+    name="cabafl",
+    help="Asynchronous federated learning: CaBaFL and its rivals, in deterministic virtual time.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.run)
+app.command("methods")(lists.methods)
+app.command("models")(lists.models)
+app.command("config")(config.config)
+app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Entry point: what the user can mend is one line and exit code 2."""
+    sys.path.insert(0, str(Path.cwd()))  # models and methods of the user's own, as package.module:Class
+    try:
+        app()
+    except UserError as error:
+        fail(str(error))

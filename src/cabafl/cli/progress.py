@@ -1,0 +1,74 @@
+"""The live progress bar: a listener of the event stream."""
+
+import time
+from types import TracebackType
+
+from rich import progress as bars
+
+from cabafl.cli.console import console
+from cabafl.config import Experiment
+from cabafl.recording.events import Dispatched, Evaluated, Event, Published, Uploaded
+
+
+class Progress:
+    """Virtual time, uploads, aggregations, accuracy and speed; a plain line per tenth of the run off a terminal."""
+
+    def __init__(self, experiment: Experiment, enabled: bool) -> None:
+        run = experiment.run
+        self._by_dispatches = run.max_dispatches is not None
+        self._total = float(run.max_dispatches or run.virtual_time or 0)
+        self._enabled = enabled
+        self._live = enabled and console.is_terminal
+        self._dispatches = self._uploads = self._aggregations = 0
+        self._accuracy = float("nan")
+        self._started = self._shown = time.perf_counter()
+        self._tenth = 0
+        self._bar = bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.TaskProgressColumn(),
+            bars.TextColumn("{task.fields[text]}"),
+            bars.TimeRemainingColumn(),
+            console=console,
+            disable=not self._live,
+        )
+        self._task = self._bar.add_task(experiment.method.name, total=self._total, text="")
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Takes in one event; draws a few times a second at most."""
+        if isinstance(event, Uploaded):
+            self._uploads += 1
+        elif isinstance(event, Dispatched):
+            self._dispatches += 1
+        elif isinstance(event, Published):
+            self._aggregations += 1
+        elif isinstance(event, Evaluated):
+            self._accuracy = event.accuracy
+        else:
+            return
+        now = time.perf_counter()
+        if isinstance(event, Evaluated) or now - self._shown > 0.2:
+            self._shown = now
+            self._show(event.virtual_time if isinstance(event, Evaluated) else event.t, now)
+
+    def _show(self, virtual: float, now: float) -> None:
+        done = float(self._dispatches) if self._by_dispatches else virtual
+        speed = self._uploads / max(now - self._started, 1e-9)
+        text = (
+            f"t = {virtual:,.0f} s  {self._uploads:,} uploads  {self._aggregations:,} aggregations  "
+            f"accuracy {100 * self._accuracy:.1f} %  {speed:.1f} jobs/s"
+        )
+        self._bar.update(self._task, completed=done, text=text)
+        tenth = int(10 * done / self._total)
+        if self._enabled and not self._live and tenth > self._tenth:
+            self._tenth = tenth
+            console.print(f"{10 * tenth:3d} %  {text}", soft_wrap=True)

@@ -1,0 +1,219 @@
+"""The experiment description: one typed object, one TOML file, every key with a default."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from cabafl.errors import UserError
+from cabafl.validation import validated
+
+DATASETS = Literal[
+    "mnist5k",
+    "mnist",
+    "fashion-mnist",
+    "cifar10",
+    "cifar100",
+    "femnist",
+    "shakespeare",
+    "activity",
+    "npz",
+    "synthetic",
+]
+TIERS = ("excellent", "high", "medium", "low", "critical")
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys and wrong types are errors, values never change after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _auto_or_count(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError("accepted: 'auto' or a whole number from 1")
+
+
+def _counts_or_config(value: Any) -> Any:
+    if isinstance(value, str):
+        if value in ("config1", "config2", "config3", "config4"):
+            return value
+    elif isinstance(value, Mapping) and all(name in TIERS and isinstance(n, int) and n >= 0 for name, n in value.items()):
+        return dict(value)
+    raise ValueError(f"accepted: config1, config2, config3, config4 or a table of counts for {', '.join(TIERS)}")
+
+
+def _watts_by_tier(value: Any) -> Any:
+    if isinstance(value, Mapping) and all(
+        name in TIERS and isinstance(w, int | float) and w >= 0 for name, w in value.items()
+    ):
+        return {name: float(w) for name, w in value.items()}
+    raise ValueError(f"accepted: a table of watts (0 or more) for {', '.join(TIERS)}")
+
+
+Devices = Annotated[Literal["auto"] | int, BeforeValidator(_auto_or_count)]
+TierCounts = Annotated[str | dict[str, int], BeforeValidator(_counts_or_config)]
+TierWatts = Annotated[dict[str, float], BeforeValidator(_watts_by_tier)]
+
+
+class DataSection(Section):
+    """Which samples there are and which device holds which of them."""
+
+    dataset: DATASETS = Field("mnist5k", description="see `cabafl data list`")
+    root: str | None = Field(None, description="folder or file of the data set; default: where `cabafl data fetch` puts it")
+    partition: Literal["iid", "dirichlet", "natural", "shards", "coarse-balanced"] = Field(
+        "dirichlet", description="iid | dirichlet | natural (by user) | shards | coarse-balanced"
+    )
+    beta: float = Field(0.5, gt=0, allow_inf_nan=False, description="Dirichlet concentration: smaller is more unbalanced")
+    min_samples: int = Field(10, ge=1, description="a Dirichlet split is redrawn until every device has this many")
+    shards: int = Field(2, ge=1, description="shards per device, for partition = shards")
+    devices: Devices = Field("auto", description="auto: 100, or the number of users for natural partitions; or a number")
+    labels: Literal["fine", "coarse"] = Field("fine", description="label level of cifar100: fine (100) | coarse (20)")
+    train_limit: int | None = Field(None, ge=1, description="use only this many training samples (random, seeded)")
+    test_limit: int | None = Field(None, ge=1, description="use only this many test samples (random, seeded)")
+
+
+class ModelSection(Section):
+    """The network that is trained."""
+
+    name: str = Field("cnn", description="cnn | resnet18 | vgg16 | lstm | mlp | my_package.my_module:MyNet")
+    feature_layer: str | None = Field(None, description="module whose output is the feature; default: the model's own choice")
+
+
+class TrainingSection(Section):
+    """What a device does with a model: the same for every method."""
+
+    epochs: int = Field(5, ge=1, description="passes over the device's samples per job")
+    batch_size: int = Field(50, ge=1, description="the last, shorter batch is kept")
+    learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False, description="SGD step")
+    momentum: float = Field(0.5, ge=0, lt=1, description="SGD momentum; starts from zero in every job")
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="L2 penalty on the parameters")
+
+
+class FleetSection(Section):
+    """Who the devices are: speed, link, power, and how many train at the same time."""
+
+    participation: float = Field(0.1, gt=0, le=1, description="share of the devices that train at the same time")
+    slots: int | None = Field(None, ge=1, description="the same as a number; wins over participation")
+    seconds_per_sample: float = Field(0.03, gt=0, description="mean of the Gaussian of device speeds")
+    seconds_per_sample_deviation: float = Field(0.01, ge=0, description="its standard deviation")
+    seconds_per_sample_floor: float = Field(0.01, gt=0, description="no device is faster than this")
+    tiers: TierCounts | None = Field(
+        None, description="quality tiers instead of the Gaussian: config1..config4 of the paper, or { high = 40, low = 60 }"
+    )
+    link_seconds: float = Field(4.0, ge=0, description="transfer time of one job, both ways (not added to tiers)")
+    bandwidth_mbps: float | None = Field(None, gt=0, description="if set, link time follows from the size of the model")
+    extra_latency: float = Field(0.0, ge=0, description="seconds added to every job")
+    compute_watts: float = Field(15.0, ge=0, description="power while training")
+    radio_watts: float = Field(2.0, ge=0, description="power while sending or receiving")
+    tier_compute_watts: TierWatts = Field(default_factory=dict, description="power per tier, e.g. { low = 6.0 }")
+    tier_radio_watts: TierWatts = Field(default_factory=dict, description="the same for the radio")
+
+
+class MethodSection(BaseModel):
+    """The method's name; every other key belongs to the method and is checked by it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field("cabafl", description="see `cabafl methods`, or my_module:MyMethod")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The method's own keys as given."""
+        return dict(self.model_extra or {})
+
+
+class RunSection(Section):
+    """How long, how often it is looked at, and where it runs."""
+
+    virtual_time: float | None = Field(1200.0, gt=0, allow_inf_nan=False, description="virtual seconds; the run ends there")
+    max_dispatches: int | None = Field(
+        None, ge=1, description="send at most this many jobs; the run ends when the last of them is back"
+    )
+    evaluate_every: float = Field(20.0, gt=0, allow_inf_nan=False, description="virtual seconds between two evaluations")
+    evaluate_aggregations: int | None = Field(
+        None, ge=1, description="evaluate after every n-th aggregation instead of at fixed instants"
+    )
+    slot_timeout: float | None = Field(None, gt=0, description="give a job up after this many virtual seconds")
+    max_staleness: int | None = Field(None, ge=0, description="discard uploads that started this many versions ago")
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu | cuda | cuda:1")
+
+    @model_validator(mode="after")
+    def _ends(self) -> "RunSection":
+        if self.virtual_time is None and self.max_dispatches is None:
+            raise ValueError("set run.virtual_time or run.max_dispatches (both are missing: the run would not end)")
+        return self
+
+
+class Experiment(Section):
+    """Everything that determines a run: the same experiment gives the same bytes."""
+
+    seed: int = Field(1, ge=0, description="of everything random: partition, speeds, initial weights, selection, shuffling")
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    training: TrainingSection = TrainingSection()
+    fleet: FleetSection = FleetSection()
+    method: MethodSection = MethodSection()
+    run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _slots_fit(self) -> "Experiment":
+        if self.fleet.slots is not None and self.data.devices != "auto":
+            check_slots(self.fleet.slots, self.data.devices)
+        return self
+
+    def slots(self, devices: int) -> int:
+        """How many of ``devices`` train at the same time."""
+        slots = self.fleet.slots or max(1, int(self.fleet.participation * devices))
+        check_slots(slots, devices)
+        return slots
+
+
+def check_slots(slots: int, devices: int) -> None:
+    """More models in flight than devices to train them is impossible."""
+    if slots > devices:
+        raise ValueError(f"fleet.slots = {slots}: at most the number of devices, {devices} (data.devices)")
+
+
+def load_experiment(file: Path | None = None, overrides: Iterable[str] = ()) -> Experiment:
+    """The defaults, overlaid by a TOML file, overlaid by ``section.key=value`` settings."""
+    values = read_toml(file) if file else {}
+    for text in overrides:
+        apply_override(values, text)
+    return validated(Experiment, values)
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """The tables of a TOML file; a file that cannot be read is a `UserError`."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{file}: cannot read the experiment file: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: not a TOML file: {error}") from None
+
+
+def apply_override(values: dict[str, Any], text: str) -> None:
+    """Sets one key of nested tables from ``section.key=value``; the value is read as TOML, else as a plain string."""
+    path, equals, value = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise UserError(f"{text!r}: not a setting; accepted: section.key=value, e.g. data.beta=0.1")
+    table = values
+    for key in keys[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise UserError(f"{text!r}: {key} is a value, not a section")
+    table[keys[-1]] = _parse(value.strip())
+
+
+def _parse(value: str) -> Any:
+    if value == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value

@@ -1,0 +1,106 @@
+"""What all readers share: reading files, and checks that end in one clear line instead of a traceback."""
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cabafl.data.catalogue import DESCRIPTIONS
+from cabafl.errors import UserError
+
+
+def corrupt(path: Path, reason: object) -> UserError:
+    """The error for a file that is there but is not what it should be."""
+    return UserError(f"data file {path} cannot be used: {one_line(reason)}")
+
+
+def missing(name: str, path: Path) -> UserError:
+    """The error for a file that is not there, with the way to get it."""
+    return UserError(f"data set {name}: {path} not found; {DESCRIPTIONS[name].get}")
+
+
+def one_line(reason: object) -> str:
+    """An exception's or library's words without line breaks, cut to a readable length."""
+    text = " ".join(str(reason).split()) or type(reason).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def require(name: str, *candidates: Path) -> Path:
+    """The first candidate that exists; none: the error names the first."""
+    for path in candidates:
+        if path.exists():
+            return path
+    raise missing(name, candidates[0])
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content, decompressed when the name ends in .gz."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise corrupt(path, error) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in the file."""
+    try:
+        content = json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise corrupt(path, f"no valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise corrupt(path, f"a JSON object is expected, found a {type(content).__name__}")
+    return content
+
+
+def read_table(path: Path, dtype: type[np.generic], delimiter: str | None = None) -> NDArray[Any]:
+    """A table of numbers in text form, always two-dimensional."""
+    lines = read_bytes(path).decode("ascii", errors="replace").splitlines()
+    if not any(line.strip() for line in lines):
+        raise corrupt(path, "the file is empty")
+    try:
+        return np.loadtxt(lines, dtype=dtype, delimiter=delimiter, ndmin=2, comments=None)
+    except (ValueError, OverflowError) as error:
+        raise corrupt(path, error) from None
+
+
+def check_finite(path: Path, name: str, values: NDArray[Any]) -> None:
+    """Refuses NaN and infinity: one such number would spread through every model."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        first = tuple(int(i) for i in np.unravel_index(int(np.argmin(finite)), values.shape))
+        raise corrupt(path, f"{name}{list(first)} is {values[first]}; only finite numbers are accepted")
+
+
+def class_numbers(path: Path, values: object, classes: int) -> NDArray[np.int64]:
+    """Labels as int64 in 0..classes-1."""
+    try:
+        found = np.asarray(values)
+    except ValueError as error:
+        raise corrupt(path, f"labels: {error}") from None
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise corrupt(path, f"labels must be a list of integers, found {found.dtype} of shape {found.shape}")
+    wrong = (found < 0) | (found >= classes)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise corrupt(path, f"label number {first} is {found[first]}; accepted: 0..{classes - 1}")
+    return found.astype(np.int64)
+
+
+def dense_users(train: NDArray[Any], test: NDArray[Any] | None = None) -> tuple[Tensor, Tensor | None]:
+    """User ids of any kind as numbers: training users are 0..U-1 in sorted order, others in the test part follow."""
+    known, train_ids = np.unique(train, return_inverse=True)
+    users = torch.from_numpy(train_ids.reshape(-1).astype(np.int64))
+    if test is None:
+        return users, None
+    names, inverse = np.unique(test, return_inverse=True)
+    at = np.minimum(np.searchsorted(known, names), max(len(known) - 1, 0))
+    new = known[at] != names if len(known) else np.ones(len(names), bool)
+    numbers = np.where(new, len(known) + np.cumsum(new) - 1, at)
+    return users, torch.from_numpy(numbers[inverse.reshape(-1)].astype(np.int64))

@@ -1,0 +1,98 @@
+"""Pickles from strangers: arrays, numbers, text and plain containers come out; nothing in the file is ever run.
+
+The names that a pickled NumPy array refers to are answered with the stand-ins below; every other name is refused.
+"""
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cabafl.data.files import corrupt, read_bytes
+
+_KINDS = "biuf"
+
+
+class _Type:
+    """Stands for numpy.dtype; accepts plain numbers only."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, code: object, *_: object) -> None:
+        value = np.dtype(code.decode("latin-1") if isinstance(code, bytes) else str(code))
+        if value.kind not in _KINDS:
+            raise pickle.UnpicklingError(f"arrays of type {value} are not admitted")
+        self.value = value
+
+    def __setstate__(self, state: Any) -> None:
+        if any(state[2:5]):
+            raise pickle.UnpicklingError("structured arrays are not admitted")
+        self.value = self.value.newbyteorder(_text(state[1]))  # type: ignore[arg-type]  # NumPy checks it
+
+
+class _Array:
+    """Stands for numpy.ndarray; holds the data once the pickle has delivered it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, *_: object) -> None:
+        self.value: NDArray[Any] = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, fortran, content = state
+        self.value = _from_buffer(content, kind, shape, "F" if fortran else "C").value
+
+
+def _from_buffer(content: Any, kind: _Type, shape: Any, order: Any) -> _Array:
+    array = _Array()
+    array.value = np.frombuffer(content, kind.value).reshape(shape, order=order)
+    return array
+
+
+def _scalar(kind: _Type, content: bytes) -> Any:
+    return np.frombuffer(content, kind.value, 1)[0].item()
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"encoding {encoding!r} is not admitted")
+    return text.encode("latin-1")
+
+
+_STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Type,
+    ("_codecs", "encode"): _encode,
+}
+for _core in ("numpy.core", "numpy._core"):
+    _STAND_INS[f"{_core}.multiarray", "_reconstruct"] = _Array
+    _STAND_INS[f"{_core}.multiarray", "scalar"] = _scalar
+    _STAND_INS[f"{_core}.numeric", "_frombuffer"] = _from_buffer
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _STAND_INS[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}; arrays and plain containers only") from None
+
+
+def load_pickle(path: Path) -> dict[str, Any]:
+    """The dictionary in the file, keys as text, arrays as NumPy arrays. Pickles of Python 2 and 3 alike."""
+    content = io.BytesIO(read_bytes(path))
+    try:
+        found = _Unpickler(content, encoding="bytes").load()
+    except Exception as error:  # a hostile or broken pickle may raise anything
+        raise corrupt(path, f"no pickle of arrays and plain containers: {error or type(error).__name__}") from None
+    if not isinstance(found, dict):
+        raise corrupt(path, f"a pickled dictionary is expected, found a {type(found).__name__}")
+    return {_text(key): value.value if isinstance(value, _Array) else value for key, value in found.items()}
+
+
+def _text(key: object) -> str:
+    return key.decode("latin-1") if isinstance(key, bytes) else str(key)

@@ -1,0 +1,9 @@
+"""The one exception a user is meant to see."""
+
+
+class UserError(Exception):
+    """Something the user gave cannot be used.
+
+    The message is one line that names the setting or file, the value found and what would be accepted. The command
+    line prints it without a traceback and ends with exit code 2.
+    """

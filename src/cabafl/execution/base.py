@@ -1,0 +1,56 @@
+"""The jobs an engine hands out and the interface of whatever carries them out."""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Weights = npt.NDArray[np.float32]
+
+
+class TrainJob(NamedTuple):
+    """Local training; the result is the new weights."""
+
+    number: int
+    device: int
+    weights: Weights
+    epochs: int | None
+    lr_scale: float
+    prox: float
+
+
+class EvaluateJob(NamedTuple):
+    """One fixed chunk of the test samples; the result is a `learning.evaluation.Score`."""
+
+    weights: Weights
+    chunk: int
+
+
+class FeatureJob(NamedTuple):
+    """Features of consecutive devices; the result has one float64 row per device."""
+
+    weights: Weights
+    kind: str
+    devices: range
+
+
+ExecutorJob = TrainJob | EvaluateJob | FeatureJob
+
+
+class Executor(Protocol):
+    """Carries out jobs in any order, anywhere: the results do not depend on it."""
+
+    evaluation_chunks: int
+    feature_chunks: list[range]
+
+    def submit(self, job: ExecutorJob) -> int:
+        """Accepts a job and returns a ticket; may start at once."""
+
+    def result(self, ticket: int) -> Any:
+        """Waits for a job; each result is given out once."""
+
+    def discard(self, ticket: int) -> None:
+        """Nobody will ask for this result."""
+
+    def close(self) -> None:
+        """Ends all work."""

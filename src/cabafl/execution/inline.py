@@ -1,0 +1,44 @@
+"""Jobs in the calling process, each carried out when its result is asked for."""
+
+from typing import Any
+
+from cabafl.execution.base import EvaluateJob, ExecutorJob, TrainJob
+from cabafl.learning.task import Task
+
+
+def carry_out(task: Task, job: ExecutorJob) -> Any:
+    """One job on a task, whatever process it lives in."""
+    if isinstance(job, TrainJob):
+        return task.train(*job)
+    if isinstance(job, EvaluateJob):
+        return task.evaluate(*job)
+    return task.features(*job)
+
+
+class InlineExecutor:
+    """Lazy: work whose result nobody asks for is never done."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.evaluation_chunks = task.evaluation_chunks
+        self.feature_chunks = task.feature_chunks()
+        self._jobs: dict[int, ExecutorJob] = {}
+        self._tickets = 0
+
+    def submit(self, job: ExecutorJob) -> int:
+        """Keeps the job for later."""
+        self._tickets += 1
+        self._jobs[self._tickets] = job
+        return self._tickets
+
+    def result(self, ticket: int) -> Any:
+        """Carries the job out now."""
+        return carry_out(self.task, self._jobs.pop(ticket))
+
+    def discard(self, ticket: int) -> None:
+        """Forgets the job."""
+        del self._jobs[ticket]
+
+    def close(self) -> None:
+        """Forgets all jobs."""
+        self._jobs.clear()

@@ -1,0 +1,1 @@
+"""What happens on a device: flat weights, local training, features, evaluation."""

@@ -1,0 +1,115 @@
+"""Data, partition and network together: everything a device job needs, in one process."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cabafl.data.dataset import Dataset
+from cabafl.data.partition import Partition
+from cabafl.learning.evaluation import Score, evaluate
+from cabafl.learning.features import feature_sum, find_layer, label_histogram
+from cabafl.learning.training import LocalTraining, train
+from cabafl.learning.weights import FlatModel, Weights
+from cabafl.rng import seed64
+
+EVALUATION_CHUNK = 2500  # test samples per evaluation job: fixed, so that sums do not depend on who computes them
+FEATURE_CHUNK = 2500  # training samples per feature job, about
+
+
+class Task:
+    """Carries out jobs. The result of each depends on its arguments and the seed only, never on earlier jobs.
+
+    The model must already be on ``device``.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        partition: Partition,
+        model: FlatModel,
+        settings: LocalTraining,
+        seed: int,
+        feature_layer: str | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.dataset = dataset
+        self.partition = partition
+        self.model = model
+        self.settings = settings
+        self.seed = seed
+        self.feature_layer = feature_layer
+        self.device = torch.device(device)
+        self._test: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def train(
+        self, job: int, device: int, weights: Weights, epochs: int | None, lr_scale: float, prox: float
+    ) -> Weights:
+        """Local training of one model on one device's samples."""
+        base = self.settings
+        settings = LocalTraining(
+            epochs=base.epochs if epochs is None else epochs,
+            batch_size=base.batch_size,
+            learning_rate=base.learning_rate * lr_scale,
+            momentum=base.momentum,
+            weight_decay=base.weight_decay,
+            prox=prox,
+            loss=base.loss,
+        )
+        self.model.load(weights)
+        x, y = self._samples(device)
+        train(self.model.network, x, y, settings, seed64(self.seed, "job", job))
+        return self.model.save()
+
+    def features(self, weights: Weights, kind: str, devices: Sequence[int]) -> npt.NDArray[np.float64]:
+        """One row per device; devices without samples have zero rows."""
+        rows: list[Tensor | None] = []
+        if kind != "labels":
+            self.model.load(weights)
+            layer = find_layer(self.model.network, self.feature_layer)
+        for device in devices:
+            x, y = self._samples(device, inputs=kind != "labels")
+            if not len(y):
+                rows.append(None)
+            elif kind == "labels":
+                rows.append(label_histogram(y, self.dataset.classes))
+            else:
+                rows.append(feature_sum(self.model.network, layer, x, counts=kind == "activation_counts"))
+        width = next((len(row) for row in rows if row is not None), 0)
+        return np.stack([np.zeros(width) if row is None else row.numpy() for row in rows])
+
+    def evaluate(self, weights: Weights, chunk: int) -> Score:
+        """Score on one chunk of the test samples; chunks are added by the caller, in order."""
+        self.model.load(weights)
+        if chunk not in self._test:
+            part = slice(chunk * EVALUATION_CHUNK, (chunk + 1) * EVALUATION_CHUNK)
+            x = self._to_device(self.dataset.inputs(self.dataset.test.x[part]))
+            self._test[chunk] = x, self.dataset.test.y[part].to(self.device)
+        return evaluate(self.model.network, *self._test[chunk])
+
+    @property
+    def evaluation_chunks(self) -> int:
+        """How many chunks the test samples make."""
+        return -(-len(self.dataset.test) // EVALUATION_CHUNK)
+
+    def feature_chunks(self) -> list[range]:
+        """Consecutive devices with about `FEATURE_CHUNK` samples together."""
+        chunks, first = [], 0
+        offsets = self.partition.offsets
+        while first < len(self.partition):
+            last = int(np.searchsorted(offsets, offsets[first] + FEATURE_CHUNK))
+            last = min(max(last, first + 1), len(self.partition))
+            chunks.append(range(first, last))
+            first = last
+        return chunks
+
+    def _samples(self, device: int, inputs: bool = True) -> tuple[Tensor, Tensor]:
+        index = torch.from_numpy(self.partition.device(device))
+        y = self.dataset.train.y[index].to(self.device)
+        x = self.dataset.inputs(self.dataset.train.x[index]) if inputs else y
+        return self._to_device(x), y
+
+    def _to_device(self, x: Tensor) -> Tensor:
+        return x.to(self.device)

@@ -1,0 +1,160 @@
+"""CaBaFL (Xia et al., 2024): cache-based aggregation and feature-balance-guided device selection.
+
+K intermediate models travel from device to device without waiting for each other. After k trainings a model is
+aggregated with the screened models of all other slots (two-level cache) and goes on from the new global model. The next
+device of a model is the one that makes the data it has seen since then most balanced, judged by middle-layer
+activations that devices report every m aggregations.
+
+Where the paper is silent or its programs differ: every pick is booked, also the random one after an aggregation; the
+device that has just uploaded is left out while another is idle; 1 - similarity is bounded below by ``epsilon``.
+"""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from cabafl.methods.averaging import weighted_mean
+from cabafl.methods.base import FeatureKind, Floats, Job, LossReason, Method, Parameters, Server, Upload
+from cabafl.methods.cabafl.aggregation import cache_weights, equal_weights
+from cabafl.methods.cabafl.cache import Slot, TwoLevelCache
+from cabafl.methods.cabafl.features import FeatureTable
+from cabafl.methods.cabafl.selector import SelectionCounts, balance_scores, best_device, draw, idle_without
+
+
+class CaBaFLParameters(Parameters):
+    """Defaults suit moderate imbalance; the files in ``experiments/`` hold the paper's values."""
+
+    k: int = Field(10, ge=1, description="trainings of a model between two aggregations")
+    alpha: float = Field(0.7, ge=0, le=1, description="exponent of the data size in the aggregation weight")
+    gamma: float = Field(0.2, ge=0, le=1, description="early uploads enter L1 above this quantile of similarity")
+    sigma: float = Field(1e-6, ge=0, description="selection variance above which only the least selected are candidates")
+    m: int = Field(50, ge=1, description="aggregations between two feature collections")
+    epsilon: float = Field(1e-8, gt=0, description="lower bound of 1 - similarity in the aggregation weight")
+    features: FeatureKind = Field(
+        "activations", description="activations | activation_counts | labels (hard labels: reveals label counts)"
+    )
+    feature_latency: Literal["simulated", "instant"] = Field(
+        "simulated", description="simulated: devices answer a collection after link and forward time | instant"
+    )
+    collection_timeout: float | None = Field(None, gt=0, description="seconds after which missing features are unknown")
+    fair_restart: bool = Field(True, description="the fairness filter applies to the random pick after an aggregation too")
+    selection: Literal["balanced", "similarity", "size", "random"] = Field(
+        "balanced", description="balanced | similarity (conf1) | size (conf2) | random (conf3)"
+    )
+    l1_cache: bool = Field(True, description="false: every upload enters L1 at once (conf4)")
+    aggregation: Literal["weighted", "mean"] = Field("weighted", description="weighted | mean (conf5)")
+
+
+class CaBaFL(Method):
+    """See the module's description."""
+
+    name = "cabafl"
+    kind = "asynchronous"
+    paper = "Xia et al., 2024 (arXiv 2404.12850)"
+    Parameters = CaBaFLParameters
+
+    def __init__(self, parameters: CaBaFLParameters) -> None:
+        self.parameters = parameters
+        self.features = FeatureTable()
+        self.waiting: list[int] = []  # slots without a device, first come first served
+        self.collecting = True
+        self.collection_due = False
+
+    def start(self, server: Server) -> None:
+        """Features come first: nothing is dispatched before they are known."""
+        p = self.parameters
+        self.model = server.initial
+        self.selected = SelectionCounts(len(server.sizes))
+        self.cache = TwoLevelCache(server.slots, server.initial, p.k, p.gamma, screening=p.l1_cache)
+        self.waiting = list(range(server.slots))
+        server.collect_features(server.initial, p.features, instant=True)
+
+    def on_features(self, server: Server, features: npt.NDArray[np.float32]) -> None:
+        """All sums of features change at once; a collection that fell due meanwhile starts now."""
+        self.features.replace(features)
+        self.collecting = False
+        if self.collection_due:
+            self._collect(server)
+        self._dispatch_waiting(server)
+
+    def on_upload(self, server: Server, upload: Upload) -> None:
+        """Algorithm 1: screen, aggregate after k trainings, send the model on."""
+        index = upload.job.tag
+        slot = self.cache.slots[index]
+        similarity = self.features.similarity(slot.trace)
+        decision = self.cache.store(slot, upload.weights, similarity)
+        server.note("cache", slot=index, trained=slot.trained, similarity=similarity, **decision._asdict())
+        if slot.trained == self.parameters.k:
+            self._aggregate(server, slot, index)
+        self.waiting.append(index)
+        self._dispatch_waiting(server, without=upload.job.device)
+
+    def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
+        """The visit did not happen: the model goes to another device as it was."""
+        self.cache.slots[job.tag].unvisit(int(server.sizes[job.device]))
+        self.waiting.append(job.tag)
+        self._dispatch_waiting(server, without=job.device)
+
+    def on_idle(self, server: Server, device: int) -> None:
+        """A parked model resumes."""
+        self._dispatch_waiting(server)
+
+    def _aggregate(self, server: Server, slot: Slot, index: int) -> None:
+        slots = self.cache.slots
+        samples = np.array([s.l1_samples for s in slots], dtype=np.float64)
+        if self.parameters.aggregation == "mean":
+            weights = equal_weights(samples)
+        else:
+            similarities = np.array([self.features.similarity(s.l1_trace) for s in slots])
+            weights = cache_weights(samples, similarities, self.parameters.alpha, self.parameters.epsilon)
+        self.model = weighted_mean([s.l1 for s in slots], weights)
+        slot.restart(self.model)
+        server.publish(self.model, slot=index, weights=weights.tolist())
+        if server.version % self.parameters.m == 0:
+            self._collect(server)
+
+    def _collect(self, server: Server) -> None:
+        self.collection_due = self.collecting
+        if self.collecting:
+            return
+        self.collecting = True
+        p = self.parameters
+        server.collect_features(self.model, p.features, p.collection_timeout, instant=p.feature_latency == "instant")
+
+    def _dispatch_waiting(self, server: Server, without: int | None = None) -> None:
+        while self.waiting and len(server.idle):
+            index = self.waiting.pop(0)
+            slot = self.cache.slots[index]
+            device = self._select(server, slot, index, without)
+            self.selected.add(device)
+            slot.visit(device, int(server.sizes[device]))
+            server.dispatch(device, slot.l2, tag=index)
+
+    def _select(self, server: Server, slot: Slot, index: int, without: int | None) -> int:
+        """Algorithm 2; ``without`` is the device that has just been there, taken only when no other is idle."""
+        p = self.parameters
+        random = server.random("select")
+        if len(server.idle) == 1:
+            without = None
+        restart = slot.trained == 0
+        unfiltered = p.selection == "random" or (restart and not p.fair_restart)
+        if unfiltered or (restart and self.selected.variance() <= p.sigma):
+            return server.idle.draw(random, without)
+        if self.selected.variance() > p.sigma:
+            candidates = self.selected.least_selected(server.idle, without)
+        else:
+            candidates = idle_without(server.idle, without)
+        if restart:
+            return draw(candidates, random)
+        sizes = np.array([s.samples for s in self.cache.slots], dtype=np.float64)
+        similarity, spread = balance_scores(self.features, slot.trace, sizes, index, candidates, server.sizes)
+        device, score = best_device(candidates, self._score(similarity, spread))
+        server.note("select", slot=index, device=device, candidates=len(candidates), score=score)
+        return device
+
+    def _score(self, similarity: Floats, spread: Floats) -> Floats:
+        if self.parameters.selection == "similarity":
+            return similarity
+        return -spread if self.parameters.selection == "size" else similarity - spread

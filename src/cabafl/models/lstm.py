@@ -1,0 +1,20 @@
+"""Next-character prediction."""
+
+from torch import Tensor, nn
+
+
+class CharLSTM(nn.Module):
+    """Embedding of 8, two LSTM layers of 256, dropout before the output; feature: the last hidden state."""
+
+    def __init__(self, symbols: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(symbols, 8)
+        self.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
+        self.dropout = nn.Dropout(0.5)
+        self.out = nn.Linear(256, symbols)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of the symbol that follows each window."""
+        sequence, _ = self.lstm(self.embedding(x))
+        scores: Tensor = self.out(self.dropout(sequence[:, -1]))
+        return scores

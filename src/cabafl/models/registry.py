@@ -1,0 +1,88 @@
+"""Builds a network for the data at hand."""
+
+import importlib
+import inspect
+from typing import Any
+
+from torch import nn
+
+from cabafl.errors import UserError
+from cabafl.models.catalogue import NETWORKS
+from cabafl.models.cnn import cifar_cnn, digit_cnn
+from cabafl.models.lstm import CharLSTM
+from cabafl.models.mlp import mlp
+from cabafl.models.resnet import ResNet18
+from cabafl.models.vgg import vgg16
+from cabafl.validation import unknown
+
+_SMALLEST_CNN_SIDE = 16  # below, nothing is left after two convolutions and poolings
+
+
+def build(name: str, kind: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A freshly initialised network; the caller seeds torch around this call."""
+    if ":" in name:
+        return _users_own(name, input_shape, classes)
+    if name not in NETWORKS:
+        raise unknown("model.name", name, [*NETWORKS, "package.module:Class"])
+    _check_kind(name, kind)
+    if name == "lstm":
+        return CharLSTM(classes)
+    if name == "mlp":
+        return mlp(input_shape, classes)
+    if name == "cnn":
+        return _cnn(input_shape, classes)
+    return _padded(name, input_shape, classes)
+
+
+def default_feature_layer(name: str, model: nn.Module) -> str | None:
+    """The layer whose output is the feature when the user names none."""
+    if ":" in name:
+        layer = getattr(model, "feature_layer", None)
+        return layer if isinstance(layer, str) else None
+    if name == "cnn":
+        return "flatten" if hasattr(model, "fc2") else "relu3"
+    return NETWORKS[name].feature
+
+
+def _check_kind(name: str, kind: str) -> None:
+    takes = NETWORKS[name].takes
+    if takes == kind or (takes == "any numbers" and kind != "text"):
+        return
+    fitting = [n for n, network in NETWORKS.items() if network.takes in (kind, "any numbers" if kind != "text" else kind)]
+    raise UserError(f"model.name = {name!r}: does not take {kind} data (data.dataset); accepted: {', '.join(fitting)}")
+
+
+def _cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    side = min(input_shape[1:])
+    if side < _SMALLEST_CNN_SIDE:
+        raise UserError(f"model.name = 'cnn': pictures of {input_shape} are too small; accepted: sides from 16, or mlp")
+    return (digit_cnn if side <= 28 else cifar_cnn)(input_shape, classes)
+
+
+def _padded(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    channels, height, width = input_shape
+    missing = 32 - height
+    if height != width or missing < 0 or missing % 2:
+        raise UserError(f"model.name = {name!r}: takes pictures of 32x32 (smaller are padded), not {height}x{width}")
+    return (ResNet18 if name == "resnet18" else vgg16)(channels, classes, missing // 2)
+
+
+def _users_own(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Calls ``Class(input_shape, classes)``, or ``Class()`` when its constructor needs nothing."""
+    module, _, attribute = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"model.name = {name!r}: cannot be imported: {error}") from None
+    network = factory(*_arguments(factory, input_shape, classes))
+    if not isinstance(network, nn.Module):
+        raise UserError(f"model.name = {name!r}: gives a {type(network).__name__}, not a torch.nn.Module")
+    return network
+
+
+def _arguments(factory: Any, input_shape: tuple[int, ...], classes: int) -> tuple[Any, ...]:
+    try:
+        inspect.signature(factory).bind(input_shape, classes)
+    except TypeError:
+        return ()
+    return input_shape, classes

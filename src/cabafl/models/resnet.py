@@ -1,0 +1,47 @@
+"""ResNet-18 with the small-picture stem: 3x3, stride 1, no max pooling."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outside)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inside != outside:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The rectified sum of both ways."""
+        inner = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)), inplace=True)))
+        return F.relu(inner + self.shortcut(x), inplace=True)
+
+
+class ResNet18(nn.Module):
+    """Four stages of two blocks; feature: the pooled output of ``block4`` (blocks 1 to 4: 64, 128, 256, 512)."""
+
+    def __init__(self, channels: int, classes: int, padding: int = 0) -> None:
+        super().__init__()
+        self.pad = nn.ZeroPad2d(padding)
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)
+        )
+        self.block1 = nn.Sequential(Block(64, 64, 1), Block(64, 64, 1))
+        self.block2 = nn.Sequential(Block(64, 128, 2), Block(128, 128, 1))
+        self.block3 = nn.Sequential(Block(128, 256, 2), Block(256, 256, 1))
+        self.block4 = nn.Sequential(Block(256, 512, 2), Block(512, 512, 1))
+        self.out = nn.Linear(512, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        x = self.block4(self.block3(self.block2(self.block1(self.stem(self.pad(x))))))
+        scores: Tensor = self.out(x.mean(dim=(2, 3)))
+        return scores

@@ -1,0 +1,1 @@
+"""What happened, as a stream of small events, and the run folder that keeps it."""

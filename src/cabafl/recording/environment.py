@@ -1,0 +1,32 @@
+"""Where a run took place."""
+
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for whoever wants to repeat the run."""
+    import torch
+
+    return {
+        "cabafl": version("cabafl"),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _processor() -> str:
+    """Bits may differ between processor types, so the type is worth knowing."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

@@ -1,0 +1,127 @@
+"""The events of a run. One line of ``events.jsonl`` each; together they are enough to redraw everything.
+
+``t`` is virtual seconds. Lines are written with Python's shortest exact notation of floats, so equal runs give equal
+bytes. The two frequent events are formatted by hand: a general encoder would cost more than the engine itself.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+
+def _encoded(**facts: Any) -> str:
+    return json.dumps(facts, separators=(",", ":"))
+
+
+class Dispatched(NamedTuple):
+    """A model was sent to a device; ``due`` is when its upload would arrive."""
+
+    t: float
+    job: int
+    device: int
+    tag: int
+    version: int
+    due: float
+
+    def line(self) -> str:
+        """JSON."""
+        return (
+            f'{{"t":{self.t!r},"event":"dispatch","job":{self.job},"device":{self.device},"slot":{self.tag},'
+            f'"version":{self.version},"due":{self.due!r}}}'
+        )
+
+
+class Uploaded(NamedTuple):
+    """A trained model came back; ``staleness`` is how many models were published meanwhile."""
+
+    t: float
+    job: int
+    device: int
+    tag: int
+    version: int
+    staleness: int
+
+    def line(self) -> str:
+        """JSON."""
+        return (
+            f'{{"t":{self.t!r},"event":"upload","job":{self.job},"device":{self.device},"slot":{self.tag},'
+            f'"version":{self.version},"staleness":{self.staleness}}}'
+        )
+
+
+class Lost(NamedTuple):
+    """A job ended without a usable upload: crash, timeout, rejected, stale or cancelled."""
+
+    t: float
+    job: int
+    device: int
+    tag: int
+    reason: str
+
+    def line(self) -> str:
+        """JSON."""
+        return _encoded(t=self.t, event="loss", job=self.job, device=self.device, slot=self.tag, reason=self.reason)
+
+
+class Published(NamedTuple):
+    """A new global model, with what the method says about it (weights of the mean, ...)."""
+
+    t: float
+    version: int
+    facts: dict[str, Any]
+
+    def line(self) -> str:
+        """JSON."""
+        return _encoded(t=self.t, event="aggregation", version=self.version, **self.facts)
+
+
+class Collection(NamedTuple):
+    """A feature collection started or ended; ``missing`` devices did not answer in time."""
+
+    t: float
+    step: str
+    devices: int
+    missing: int
+
+    def line(self) -> str:
+        """JSON."""
+        return _encoded(t=self.t, event="collection", step=self.step, devices=self.devices, missing=self.missing)
+
+
+class Noted(NamedTuple):
+    """A decision of the method."""
+
+    t: float
+    kind: str
+    facts: dict[str, Any]
+
+    def line(self) -> str:
+        """JSON."""
+        return _encoded(t=self.t, event=self.kind, **self.facts)
+
+
+class Evaluated(NamedTuple):
+    """The global model on the test samples, with the totals up to this instant: one row of ``metrics.csv``."""
+
+    virtual_time: float
+    version: int
+    accuracy: float
+    loss: float
+    downloads: int
+    uploads: int
+    feature_downloads: int
+    transfers: int
+    bytes: int
+    joules: float
+
+    def line(self) -> str:
+        """JSON."""
+        return _encoded(
+            t=self.virtual_time, event="evaluation", version=self.version, accuracy=self.accuracy, loss=self.loss
+        )
+
+    def row(self) -> str:
+        """CSV."""
+        return ",".join(map(repr, self))
+
+
+Event = Dispatched | Uploaded | Lost | Published | Collection | Noted | Evaluated

@@ -1,0 +1,31 @@
+"""The learning curve of one run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from cabafl.recording.metrics import WINDOW, best_window_mean
+
+
+def draw_curve(times: Sequence[float], accuracy: Sequence[float], title: str, path: Path) -> None:
+    """Accuracy over virtual time: each evaluation, the mean of the last ten, and the best such window."""
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    percent = 100 * np.asarray(accuracy)
+    axes.plot(times, percent, color="0.65", linewidth=1, label="each evaluation")
+    best = best_window_mean(accuracy)
+    if best is not None:
+        means = np.convolve(percent, np.ones(WINDOW) / WINDOW, mode="valid")
+        axes.plot(times[WINDOW - 1 :], means, color="tab:blue", linewidth=2, label=f"mean of the last {WINDOW}")
+        text = f"best window {100 * best[0]:.2f} ± {100 * best[1]:.2f} %"
+        axes.axhline(100 * best[0], color="tab:blue", linestyle=":", linewidth=1, label=text)
+    axes.set(title=title, xlabel="virtual time [s]", ylabel="test accuracy [%]")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    temporary = path.with_name(f".{path.name}")
+    figure.savefig(temporary, dpi=130, format="png")
+    temporary.replace(path)

@@ -1,0 +1,70 @@
+"""The set of idle devices."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from cabafl.methods.base import Ints, Random
+
+
+class IdleSet:
+    """Add, remove, test and draw in O(1): ids packed in an array, the last one fills the gap of a removed one.
+
+    The order depends on the history of the run, which is the same in every repetition; a checkpoint stores it.
+    """
+
+    def __init__(self, devices: int, members: Ints) -> None:
+        self._ids = np.empty(devices, dtype=np.int64)
+        self._ids[: len(members)] = members
+        self._place = np.full(devices, -1, dtype=np.int64)
+        self._place[members] = np.arange(len(members))
+        self._count = len(members)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, device: int) -> bool:
+        return self._place.item(device) >= 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.array().tolist())
+
+    def array(self) -> Ints:
+        """The members, packed; a view."""
+        return self._ids[: self._count]
+
+    def among(self, devices: Ints) -> npt.NDArray[np.bool_]:
+        """Which of ``devices`` are members."""
+        return self._place[devices] >= 0
+
+    def add(self, device: int) -> None:
+        """A device becomes idle; it must not be already."""
+        if device in self:
+            raise RuntimeError(f"device {device} is idle already")
+        self._ids[self._count] = device
+        self._place[device] = self._count
+        self._count += 1
+
+    def remove(self, device: int) -> None:
+        """A device is taken."""
+        place = self._place.item(device)
+        if place < 0:
+            raise RuntimeError(f"device {device} is not idle")
+        self._count -= 1
+        last = self._ids.item(self._count)
+        self._ids[place] = last
+        self._place[last] = place
+        self._place[device] = -1
+
+    def draw(self, random: Random, without: int | None = None) -> int:
+        """One member, uniformly; ``without`` is left out while there is another."""
+        if without is None or self._count == 1 or without not in self:
+            return self._ids.item(random.below(self._count))
+        place = random.below(self._count - 1)
+        return self._ids.item(place if place < self._place.item(without) else place + 1)
+
+    def draw_many(self, random: Random, k: int) -> list[int]:
+        """Up to ``k`` distinct members."""
+        places = random.distinct(self._count, min(k, self._count))
+        return [self._ids.item(place) for place in places]

@@ -1,0 +1,49 @@
+"""Writes an experiment as TOML; the standard library only reads it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from cabafl.config import Experiment
+
+
+def experiment_toml(experiment: Experiment, parameters: BaseModel, comments: bool = False) -> str:
+    """The complete file: every key of every section, the method's ``parameters`` included.
+
+    Keys without a value are written as comments, since TOML has no null. With ``comments`` every key is explained.
+    """
+    lines = _keys(experiment, ["seed"], comments)
+    for name in Experiment.model_fields:
+        section = getattr(experiment, name)
+        if not isinstance(section, BaseModel):
+            continue
+        lines += ["", f"[{name}]", *_keys(section, list(type(section).model_fields), comments)]
+        if name == "method":
+            lines += _keys(parameters, list(type(parameters).model_fields), comments)
+    return "\n".join(lines) + "\n"
+
+
+def _keys(section: BaseModel, names: list[str], comments: bool) -> list[str]:
+    lines = []
+    for name in names:
+        value = getattr(section, name)
+        line = f"# {name} =" if value is None else f"{name} = {toml_value(value)}"
+        about = type(section).model_fields[name].description
+        lines.append(f"{line:<36} # {about}" if comments and about else line)
+    return lines
+
+
+def toml_value(value: Any) -> str:
+    """One value as TOML text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return repr(value)
