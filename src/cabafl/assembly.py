@@ -11,7 +11,7 @@ from cabafl.config import Experiment
 from cabafl.data.dataset import Dataset, Split
 from cabafl.data.partition import Partition, make_partition
 from cabafl.errors import UserError
-from cabafl.fleet import Fleet, TIERS, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.fleet import TIERS, Fleet, config_counts, gaussian_fleet, tiered_fleet
 from cabafl.learning.features import find_layer
 from cabafl.learning.task import Task
 from cabafl.learning.training import LocalTraining, seeded

@@ -41,7 +41,9 @@ def _counts_or_config(value: Any) -> Any:
     if isinstance(value, str):
         if value in ("config1", "config2", "config3", "config4"):
             return value
-    elif isinstance(value, Mapping) and all(name in TIERS and isinstance(n, int) and n >= 0 for name, n in value.items()):
+    elif isinstance(value, Mapping) and all(
+        name in TIERS and isinstance(n, int) and n >= 0 for name, n in value.items()
+    ):
         return dict(value)
     raise ValueError(f"accepted: config1, config2, config3, config4 or a table of counts for {', '.join(TIERS)}")
 
@@ -63,14 +65,20 @@ class DataSection(Section):
     """Which samples there are and which device holds which of them."""
 
     dataset: DATASETS = Field("mnist5k", description="see `cabafl data list`")
-    root: str | None = Field(None, description="folder or file of the data set; default: where `cabafl data fetch` puts it")
+    root: str | None = Field(
+        None, description="folder or file of the data set; default: where `cabafl data fetch` puts it"
+    )
     partition: Literal["iid", "dirichlet", "natural", "shards", "coarse-balanced"] = Field(
         "dirichlet", description="iid | dirichlet | natural (by user) | shards | coarse-balanced"
     )
-    beta: float = Field(0.5, gt=0, allow_inf_nan=False, description="Dirichlet concentration: smaller is more unbalanced")
+    beta: float = Field(
+        0.5, gt=0, allow_inf_nan=False, description="Dirichlet concentration: smaller is more unbalanced"
+    )
     min_samples: int = Field(10, ge=1, description="a Dirichlet split is redrawn until every device has this many")
     shards: int = Field(2, ge=1, description="shards per device, for partition = shards")
-    devices: Devices = Field("auto", description="auto: 100, or the number of users for natural partitions; or a number")
+    devices: Devices = Field(
+        "auto", description="auto: 100, or the number of users for natural partitions; or a number"
+    )
     labels: Literal["fine", "coarse"] = Field("fine", description="label level of cifar100: fine (100) | coarse (20)")
     train_limit: int | None = Field(None, ge=1, description="use only this many training samples (random, seeded)")
     test_limit: int | None = Field(None, ge=1, description="use only this many test samples (random, seeded)")
@@ -80,7 +88,9 @@ class ModelSection(Section):
     """The network that is trained."""
 
     name: str = Field("cnn", description="cnn | resnet18 | vgg16 | lstm | mlp | my_package.my_module:MyNet")
-    feature_layer: str | None = Field(None, description="module whose output is the feature; default: the model's own choice")
+    feature_layer: str | None = Field(
+        None, description="module whose output is the feature; default: the model's own choice"
+    )
 
 
 class TrainingSection(Section):
@@ -102,7 +112,8 @@ class FleetSection(Section):
     seconds_per_sample_deviation: float = Field(0.01, ge=0, description="its standard deviation")
     seconds_per_sample_floor: float = Field(0.01, gt=0, description="no device is faster than this")
     tiers: TierCounts | None = Field(
-        None, description="quality tiers instead of the Gaussian: config1..config4 of the paper, or { high = 40, low = 60 }"
+        None,
+        description="quality tiers instead of the Gaussian: config1..config4 of the paper, or { high = 40, low = 60 }",
     )
     link_seconds: float = Field(4.0, ge=0, description="transfer time of one job, both ways (not added to tiers)")
     bandwidth_mbps: float | None = Field(None, gt=0, description="if set, link time follows from the size of the model")
@@ -129,11 +140,15 @@ class MethodSection(BaseModel):
 class RunSection(Section):
     """How long, how often it is looked at, and where it runs."""
 
-    virtual_time: float | None = Field(1200.0, gt=0, allow_inf_nan=False, description="virtual seconds; the run ends there")
+    virtual_time: float | None = Field(
+        1200.0, gt=0, allow_inf_nan=False, description="virtual seconds; the run ends there"
+    )
     max_dispatches: int | None = Field(
         None, ge=1, description="send at most this many jobs; the run ends when the last of them is back"
     )
-    evaluate_every: float = Field(20.0, gt=0, allow_inf_nan=False, description="virtual seconds between two evaluations")
+    evaluate_every: float = Field(
+        20.0, gt=0, allow_inf_nan=False, description="virtual seconds between two evaluations"
+    )
     evaluate_aggregations: int | None = Field(
         None, ge=1, description="evaluate after every n-th aggregation instead of at fixed instants"
     )
@@ -151,7 +166,9 @@ class RunSection(Section):
 class Experiment(Section):
     """Everything that determines a run: the same experiment gives the same bytes."""
 
-    seed: int = Field(1, ge=0, description="of everything random: partition, speeds, initial weights, selection, shuffling")
+    seed: int = Field(
+        1, ge=0, description="of everything random: partition, speeds, initial weights, selection, shuffling"
+    )
     data: DataSection = DataSection()
     model: ModelSection = ModelSection()
     training: TrainingSection = TrainingSection()

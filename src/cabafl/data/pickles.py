@@ -5,6 +5,7 @@ The names that a pickled NumPy array refers to are answered with the stand-ins b
 
 import io
 import pickle
+import pickletools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,14 +85,22 @@ class _Unpickler(pickle.Unpickler):
 
 def load_pickle(path: Path) -> dict[str, Any]:
     """The dictionary in the file, keys as text, arrays as NumPy arrays. Pickles of Python 2 and 3 alike."""
-    content = io.BytesIO(read_bytes(path))
+    content = read_bytes(path)
     try:
-        found = _Unpickler(content, encoding="bytes").load()
+        _check_sizes(content)
+        found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a hostile or broken pickle may raise anything
         raise corrupt(path, f"no pickle of arrays and plain containers: {error or type(error).__name__}") from None
     if not isinstance(found, dict):
         raise corrupt(path, f"a pickled dictionary is expected, found a {type(found).__name__}")
     return {_text(key): value.value if isinstance(value, _Array) else value for key, value in found.items()}
+
+
+def _check_sizes(content: bytes) -> None:
+    """Refuses what makes the unpickler allocate gigabytes for a few bytes: far memo places, lengths beyond the end."""
+    for instruction, argument, _ in pickletools.genops(content):  # itself refuses the lengths
+        if instruction.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(content):
+            raise pickle.UnpicklingError(f"memo place {argument} is not admitted")
 
 
 def _text(key: object) -> str:

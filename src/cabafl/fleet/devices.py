@@ -77,7 +77,7 @@ def gaussian_fleet(
 ) -> Fleet:
     """Seconds per sample drawn once per device; the number of epochs does not enter, as in the paper."""
     per_sample = np.maximum(rng(seed, "speed").normal(mean, deviation, len(sizes)), floor)
-    seconds = per_sample * sizes
+    seconds = per_sample * sizes.astype(np.float64)
     return Fleet(
         sizes=sizes,
         compute_seconds=np.maximum(seconds, SHORTEST_JOB),

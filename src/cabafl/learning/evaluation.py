@@ -20,7 +20,7 @@ def evaluate(network: nn.Module, x: Tensor, y: Tensor, batch: int = 500) -> Scor
     network.eval()
     correct, loss = 0, 0.0
     with torch.inference_mode():
-        for inputs, labels in zip(x.split(batch), y.split(batch), strict=True):
+        for inputs, labels in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
             scores = network(inputs)
             correct += int((scores.argmax(dim=1) == labels).sum())
             loss += float(F.cross_entropy(scores.double(), labels, reduction="sum"))

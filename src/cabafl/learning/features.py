@@ -23,9 +23,8 @@ def find_layer(network: nn.Module, name: str | None) -> nn.Module:
     if name is None:
         raise UserError(f"model.feature_layer is missing and this model names none; accepted: {', '.join(names)}")
     if name not in names:
-        raise UserError(
-            f"model.feature_layer = {name!r}: the model has no such layer{nearest(name, names)}; accepted: {', '.join(names)}"
-        )
+        hint = f"{nearest(name, names)}; accepted: {', '.join(names)}"
+        raise UserError(f"model.feature_layer = {name!r}: the model has no such layer{hint}")
     return network.get_submodule(name)
 
 
@@ -69,7 +68,7 @@ def feature_sum(network: nn.Module, layer: nn.Module, x: Tensor, counts: bool = 
     reduce = _counts if counts else _activations
     total: Tensor | None = None
     with torch.inference_mode(), _captured(layer) as outputs:
-        for part in x.split(_BATCH):
+        for part in torch.split(x, _BATCH):
             outputs.clear()
             network(part)
             batch = reduce(outputs[-1]).sum(dim=0, dtype=torch.float64)

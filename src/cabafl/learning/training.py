@@ -38,10 +38,10 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
         yield
 
 
-def batches(samples: int, batch_size: int, seed: int) -> Iterator[Tensor]:
+def batches(samples: int, batch_size: int, seed: int) -> tuple[Tensor, ...]:
     """One epoch: all samples in a random order that depends on ``seed`` only; the last batch may be short."""
     generator = torch.Generator().manual_seed(seed)
-    return iter(torch.randperm(samples, generator=generator).split(batch_size))
+    return torch.split(torch.randperm(samples, generator=generator), batch_size)
 
 
 def train(network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, seed: int) -> None:

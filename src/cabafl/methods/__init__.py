@@ -1,7 +1,6 @@
 """What the server decides: one file per method, found by name."""
 
 import importlib
-from typing import cast
 
 from cabafl.methods.base import Method
 
@@ -20,4 +19,4 @@ def find(name: str) -> type[Method]:
     found = getattr(importlib.import_module(module), attribute)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise TypeError(f"{name} is not a subclass of cabafl.methods.base.Method")
-    return cast(type[Method], found)
+    return found

@@ -82,7 +82,9 @@ class FedAvg(Method):
         models = [model for _, _, model in returned]
         samples = [float(n) if self.parameters.weighting == "samples" else 1.0 for _, n, _ in returned]
         if self.parameters.normaliser == "all":
-            everybody = float(server.sizes.sum()) if self.parameters.weighting == "samples" else float(len(server.sizes))
+            everybody = (
+                float(server.sizes.sum()) if self.parameters.weighting == "samples" else float(len(server.sizes))
+            )
             models.append(self.model)
             samples.append(everybody - sum(samples))
         if sum(samples) > 0:

@@ -12,7 +12,9 @@ class Network(NamedTuple):
 
 
 NETWORKS: dict[str, Network] = {
-    "cnn": Network("image", "two 5x5 convolutions; 6-16-120-84 for 32x32 pictures, 16-32-256 for 28x28", "flatten or relu3"),
+    "cnn": Network(
+        "image", "two 5x5 convolutions; 6-16-120-84 for 32x32 pictures, 16-32-256 for 28x28", "flatten or relu3"
+    ),
     "resnet18": Network("image", "ResNet-18, 3x3 stem, batch norm", "block4"),
     "vgg16": Network("image", "VGG-16, batch norm, 4096-4096 head with dropout", "flatten"),
     "lstm": Network("text", "embedding 8, two LSTM layers of 256, dropout", "lstm"),

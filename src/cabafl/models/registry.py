@@ -48,7 +48,9 @@ def _check_kind(name: str, kind: str) -> None:
     takes = NETWORKS[name].takes
     if takes == kind or (takes == "any numbers" and kind != "text"):
         return
-    fitting = [n for n, network in NETWORKS.items() if network.takes in (kind, "any numbers" if kind != "text" else kind)]
+    fitting = [
+        n for n, network in NETWORKS.items() if network.takes in (kind, "any numbers" if kind != "text" else kind)
+    ]
     raise UserError(f"model.name = {name!r}: does not take {kind} data (data.dataset); accepted: {', '.join(fitting)}")
 
 
@@ -83,6 +85,6 @@ def _users_own(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Modu
 def _arguments(factory: Any, input_shape: tuple[int, ...], classes: int) -> tuple[Any, ...]:
     try:
         inspect.signature(factory).bind(input_shape, classes)
-    except TypeError:
+    except (TypeError, ValueError):
         return ()
     return input_shape, classes

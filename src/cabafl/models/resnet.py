@@ -15,9 +15,7 @@ class Block(nn.Module):
         self.norm2 = nn.BatchNorm2d(outside)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
 
     def forward(self, x: Tensor) -> Tensor:
         """The rectified sum of both ways."""

@@ -26,7 +26,10 @@ def draw_partition(partition: Partition, labels: NDArray[Any] | Tensor, classes:
     figure = Figure(figsize=(12, 2.8 + min(max(0.22 * classes, 2.5), 9)), dpi=130, layout="constrained")
     heights = [1, min(max(0.16 * classes, 2.5), 6)]
     bars, heat = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": heights})
-    bars.bar(np.arange(len(shown)), partition.sizes[shown], width=0.85 if len(shown) <= 150 else 1.0, color="#5b6b7b")
+    if len(shown) <= 150:
+        bars.bar(np.arange(len(shown)), partition.sizes[shown], width=0.85, color="#5b6b7b")
+    else:
+        bars.stairs(partition.sizes[shown], np.arange(len(shown) + 1) - 0.5, fill=True, color="#5b6b7b")
     bars.set_ylabel("samples")
     bars.set_title(title)
     bars.spines[["top", "right"]].set_visible(False)

@@ -13,10 +13,12 @@ def cache_weights(samples: Floats, similarities: Floats, alpha: float, epsilon: 
     """
     raw = np.where(samples > 0, samples, 0.0) ** alpha / np.maximum(1.0 - similarities, epsilon)
     raw[samples <= 0] = 0.0
-    return raw / raw.sum()
+    weights: Floats = raw / raw.sum()
+    return weights
 
 
 def equal_weights(samples: Floats) -> Floats:
     """The plain mean over the slots that hold a screened model (ablation variant conf5)."""
     filled = (samples > 0).astype(np.float64)
-    return filled / filled.sum()
+    weights: Floats = filled / filled.sum()
+    return weights

@@ -59,7 +59,8 @@ class FeatureTable(State):
 
     def of_trace(self, trace: Sequence[int]) -> Floats:
         """The feature of a model: the sum over the devices it visited."""
-        return self.rows.numpy()[list(trace)].astype(np.float64).sum(axis=0)
+        feature: Floats = self.rows.numpy()[list(trace)].astype(np.float64).sum(axis=0)
+        return feature
 
     def similarity(self, trace: Sequence[int]) -> float:
         """How balanced the data of a trace is: its cosine to the global feature."""

@@ -29,7 +29,9 @@ class CaBaFLParameters(Parameters):
     k: int = Field(10, ge=1, description="trainings of a model between two aggregations")
     alpha: float = Field(0.7, ge=0, le=1, description="exponent of the data size in the aggregation weight")
     gamma: float = Field(0.2, ge=0, le=1, description="early uploads enter L1 above this quantile of similarity")
-    sigma: float = Field(1e-6, ge=0, description="selection variance above which only the least selected are candidates")
+    sigma: float = Field(
+        1e-6, ge=0, description="selection variance above which only the least selected are candidates"
+    )
     m: int = Field(50, ge=1, description="aggregations between two feature collections")
     epsilon: float = Field(1e-8, gt=0, description="lower bound of 1 - similarity in the aggregation weight")
     features: FeatureKind = Field(
@@ -39,7 +41,9 @@ class CaBaFLParameters(Parameters):
         "simulated", description="simulated: devices answer a collection after link and forward time | instant"
     )
     collection_timeout: float | None = Field(None, gt=0, description="seconds after which missing features are unknown")
-    fair_restart: bool = Field(True, description="the fairness filter applies to the random pick after an aggregation too")
+    fair_restart: bool = Field(
+        True, description="the fairness filter applies to the random pick after an aggregation too"
+    )
     selection: Literal["balanced", "similarity", "size", "random"] = Field(
         "balanced", description="balanced | similarity (conf1) | size (conf2) | random (conf3)"
     )

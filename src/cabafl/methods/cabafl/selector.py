@@ -66,7 +66,8 @@ def size_variances(sizes: Floats, slot: int, added: Floats) -> Floats:
     grown = sizes[slot] + added
     square = dot(sizes, sizes) - sizes[slot] ** 2 + grown**2
     total = float(sizes.sum()) + added
-    return square / total**2 / slots - 1.0 / slots**2
+    variances: Floats = square / total**2 / slots - 1.0 / slots**2
+    return variances
 
 
 def best_device(candidates: Ints, scores: Floats) -> tuple[int, float]:

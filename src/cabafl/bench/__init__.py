@@ -1,0 +1,1 @@
+"""Measurements: ratios and times taken side by side in one run."""

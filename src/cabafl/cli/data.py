@@ -1,0 +1,84 @@
+"""`cabafl data list | fetch | show`"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from cabafl.cli.console import console
+
+app = typer.Typer(help="Data sets: what there is, how to get it, how it is split.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """List the data sets."""
+    from cabafl.data.catalogue import DESCRIPTIONS
+
+    table = Table()
+    for heading in ("data set", "what", "classes", "users", "how to get it"):
+        table.add_column(heading, overflow="fold")
+    for name, info in DESCRIPTIONS.items():
+        get = f"cabafl data fetch {name}" if info.fetchable else info.get
+        table.add_row(name, info.what, str(info.classes or "-"), "yes" if info.users else "no", get)
+    console.print(table)
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A name from `cabafl data list`.")],
+    root: Annotated[
+        Path | None, typer.Option(help="Target folder; default: $CABAFL_DATA or ~/.cache/cabafl/data.")
+    ] = None,
+) -> None:
+    """Download a data set, verified and complete or not at all."""
+    from cabafl.data.fetch import fetch as get
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def report(text: str, done: int, total: int) -> None:
+            if total <= 0:
+                console.print(text, soft_wrap=True)
+                return
+            if text not in tasks:
+                tasks[text] = progress.add_task(text, total=total)
+            progress.update(tasks[text], completed=done, total=total)
+
+        folder = get(name, root, report)
+    console.print(f"{name}: {folder}", soft_wrap=True)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A name from `cabafl data list`.")],
+    settings: Annotated[list[str] | None, typer.Argument(help="section.key=value", metavar="[KEY=VALUE]...")] = None,
+    out: Annotated[Path | None, typer.Option(help="The picture; default: partition-NAME.png here.")] = None,
+) -> None:
+    """Draw which device holds how much of which class."""
+    from cabafl.assembly import make_data
+    from cabafl.config import load_experiment
+    from cabafl.reporting.partition import class_counts, draw_partition
+
+    experiment = load_experiment(None, [*(settings or []), f'data.dataset="{name}"'])
+    dataset, partition = make_data(experiment)
+    section = experiment.data
+    sizes = partition.sizes
+    counts = class_counts(partition, dataset.train.y.numpy(), dataset.classes)
+    path = out or Path(f"partition-{name}.png")
+    how = (
+        f"{section.partition}, beta {section.beta}"
+        if section.partition in ("dirichlet", "coarse-balanced")
+        else section.partition
+    )
+    title = f"{name}: {len(partition)} devices, {how}, seed {experiment.seed}"
+    draw_partition(partition, dataset.train.y, dataset.classes, title, path)
+    console.print(
+        f"{title}\n{sizes.sum():,} of {len(dataset.train):,} training samples, {len(dataset.test):,} test samples of "
+        f"shape {dataset.input_shape}\nper device {sizes.min()} to {sizes.max()} samples, mean {sizes.mean():.1f}; "
+        f"{(counts > 0).sum(axis=1).mean():.1f} of {dataset.classes} classes on average\nPicture: {path}",
+        soft_wrap=True,
+    )

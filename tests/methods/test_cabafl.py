@@ -1,0 +1,248 @@
+"""CaBaFL through the real engine, against the worked example of its specification and the rules around it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cabafl.execution.base import TrainJob
+from cabafl.methods.base import Weights
+from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
+from cabafl.recording.events import Collection
+from cabafl.simulation.engine import Limits
+from tests.scripted import World, fleet, vector
+
+FEATURES = [[4, 0], [0, 4], [2, 2], [3, 1]]
+
+
+def example(limits: Limits | None = None, **parameters: Any) -> World:
+    """Four devices, two slots, k = 2; slot 0 goes 0, 2, (aggregation) 0, and slot 1 goes 1, 3, (aggregation)."""
+    settings = {"k": 2, "alpha": 0.5, "gamma": 0.3, "sigma": 1.0, **parameters}
+    return World(
+        CaBaFL(CaBaFLParameters(**settings)),
+        fleet([1.0, 2.5, 1.0, 0.4], [4, 4, 4, 4]),
+        lambda job: vector(job.number + 1, 10 * job.device),
+        initial=vector(0, 0),
+        slots=2,
+        limits=limits or Limits(virtual_time=2.95),
+        features=FEATURES,
+        picks=[0, 1, 0],
+    )
+
+
+def test_worked_example() -> None:
+    world = example().run()
+
+    assert world.dispatches[:5] == [(0.0, 0, 0), (0.0, 1, 1), (1.0, 2, 0), (2.0, 0, 0), (2.5, 3, 1)]
+    cache = world.notes("cache")
+    similarities = [note["similarity"] for note in cache]
+    assert similarities == pytest.approx([0.789352, 0.942990, 0.613941, 0.932568], rel=1e-6)
+    assert [(note["rank"], note["length"], note["accepted"]) for note in cache] == [
+        (1, 1, True),
+        (2, 2, True),
+        (1, 3, True),
+        (3, 4, True),
+    ]
+    first, second = world.notes("select")[:2]
+    assert (first["device"], first["candidates"]) == (2, 2)
+    assert first["score"] == pytest.approx(0.942990 - 0.027778, abs=1e-6)
+    assert second["device"] == 3
+    assert second["score"] == pytest.approx(0.932568 - 0.027778, abs=1e-6)
+
+    one, two = world.aggregations()
+    assert (one.t, one.facts["slot"], one.facts["weights"]) == (2.0, 0, [1.0, 0.0])
+    assert (two.t, two.facts["slot"]) == (pytest.approx(2.9), 1)
+    assert two.facts["weights"] == pytest.approx([0.541876, 0.458124], rel=1e-6)
+    np.testing.assert_array_equal(world.published[0], vector(3, 20))  # the upload of job 2 from device 2
+    expected = 0.541876 * vector(3, 20) + 0.458124 * vector(5, 30)
+    np.testing.assert_allclose(world.published[1], expected, rtol=1e-6)
+
+
+def test_models_travel_on_from_where_they_were() -> None:
+    world = example().run()
+    starts = {job.number: job.weights for job in world.executor.trained}
+    np.testing.assert_array_equal(starts[2], vector(1, 0))  # slot 0 goes on from the upload of job 0
+    np.testing.assert_array_equal(starts[4], vector(2, 10))  # slot 1 from the upload of job 1
+
+
+def test_a_restarted_slot_goes_on_from_the_global_model() -> None:
+    world = example(Limits(virtual_time=3.1)).run()
+    restarted = next(job for job in world.executor.trained if job.number == 3)
+    np.testing.assert_array_equal(restarted.weights, world.published[0])
+
+
+def test_transfers_count_everything_that_travels() -> None:
+    ledger = example().run().engine.ledger
+    # six dispatches (two first, one after each of four uploads), four uploads, one collection of four devices
+    assert (ledger.downloads, ledger.uploads, ledger.feature_downloads, ledger.feature_uploads) == (6, 4, 4, 4)
+    assert ledger.transfers == 14
+    assert ledger.bytes == 14 * 8 + 4 * 2 * 8
+
+
+def run_long(train: Any = None, *, seconds: float = 60.0, devices: int = 12, slots: int = 3, **options: Any) -> World:
+    """A longer run on random devices."""
+    draw = np.random.default_rng(5)
+    limits = options.pop("limits", None) or Limits(virtual_time=seconds, slot_timeout=options.pop("timeout", None))
+    times = options.pop("times", None) or draw.uniform(1, 4, devices).tolist()
+    return World(
+        CaBaFL(CaBaFLParameters(**{"k": 4, "m": 2, **options})),
+        fleet(times, draw.integers(5, 50, devices).tolist()),
+        train or (lambda job: job.weights + 1),
+        initial=vector(0, 0),
+        slots=slots,
+        limits=limits,
+        features=draw.random((devices, 3)),
+    ).run()
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {},
+        {"selection": "similarity"},
+        {"selection": "size"},
+        {"selection": "random"},
+        {"l1_cache": False},
+        {"aggregation": "mean"},
+        {"features": "labels"},
+        {"fair_restart": False},
+        {"feature_latency": "instant"},
+    ],
+    ids=lambda variant: "-".join(f"{k}={v}" for k, v in variant.items()) or "default",
+)
+def test_variants_run_and_never_share_a_device(variant: dict[str, Any]) -> None:
+    world = run_long(**variant)
+    assert world.engine.version >= 10
+    assert np.isfinite(world.published[-1]).all()
+    for event in world.aggregations():
+        weights = event.facts["weights"]
+        assert sum(weights) == pytest.approx(1.0)
+        assert min(weights) >= 0.0
+    assert len({flight.job.device for flight in world.engine.flights.values()}) == 3
+
+
+def test_without_cache_every_upload_is_accepted_and_with_gamma_one_only_late_ones() -> None:
+    assert all(note["accepted"] for note in run_long(l1_cache=False, gamma=1.0).notes("cache"))
+    for note in run_long(gamma=1.0).notes("cache"):
+        assert note["accepted"] == (note["trained"] > 2)
+
+
+def test_mean_variant_weighs_filled_slots_equally() -> None:
+    world = run_long(aggregation="mean")
+    last = world.aggregations()[-1].facts["weights"]
+    assert last == pytest.approx([1 / 3] * 3)
+
+
+def test_random_variant_ignores_balance() -> None:
+    assert run_long(selection="random").notes("select") == []
+
+
+def test_fairness_filter_keeps_selections_even() -> None:
+    even = run_long(seconds=400.0, sigma=0.0).engine.selections
+    assert even.max() - even.min() <= 2
+    uneven = run_long(seconds=400.0, sigma=1.0, selection="size").engine.selections
+    assert uneven.max() - uneven.min() > 2
+
+
+def test_collections_follow_every_m_aggregations_one_at_a_time() -> None:
+    world = run_long(m=1)
+    steps = [event.step for event in world.events if isinstance(event, Collection)]
+    assert steps[:4] == ["start", "end", "start", "end"]
+    assert all(a != b for a, b in zip(steps, steps[1:], strict=False))
+
+
+def test_a_collection_falling_due_meanwhile_starts_afterwards_and_timeouts_leave_rows_unknown() -> None:
+    world = World(
+        CaBaFL(CaBaFLParameters(k=1, m=1, collection_timeout=5.0)),
+        fleet([1.0, 1.0, 1.0, 1.0]),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=1,
+        limits=Limits(virtual_time=11.5),
+        features=np.eye(4),
+    )
+    answers = np.array([0.5, 0.5, 0.5, 99.0])
+    object.__setattr__(world.engine.fleet, "answer_seconds", answers)
+    world.run()
+    collections = [event for event in world.events if isinstance(event, Collection)]
+    assert [(e.t, e.step, e.missing) for e in collections] == [
+        (0.0, "start", 0),
+        (0.0, "end", 0),
+        (1.0, "start", 0),
+        (6.0, "end", 1),
+        (6.0, "start", 0),
+        (11.0, "end", 1),
+        (11.0, "start", 0),
+    ]
+    method = world.engine.method
+    assert isinstance(method, CaBaFL)
+    np.testing.assert_array_equal(method.features.total, [1, 1, 1, 0])
+
+
+def test_a_bad_upload_is_dropped_unbooked_and_the_model_goes_elsewhere() -> None:
+    def train(job: TrainJob) -> Weights:
+        return vector(np.nan, 0) if job.number == 0 else job.weights + 1
+
+    world = World(
+        CaBaFL(CaBaFLParameters(k=2, sigma=1.0)),
+        fleet([1.0, 5.0, 1.0, 1.0], [4, 4, 4, 4]),
+        train,
+        initial=vector(0, 0),
+        slots=1,
+        limits=Limits(virtual_time=2.5),
+        features=FEATURES,
+        picks=[0, 2],
+    ).run()
+    assert world.losses == [(1.0, 0, "rejected")]
+    assert world.engine.ledger.losses == {"rejected": 1}
+    assert world.dispatches[:2] == [
+        (0.0, 0, 0),
+        (1.0, 2, 0),
+    ]  # the slot's count is still 0: a random pick, not device 0
+    method = world.engine.method
+    assert isinstance(method, CaBaFL)
+    slot = method.cache.slots[0]
+    assert (slot.trained, slot.trace[0], slot.samples) == (1, 2, 8)  # one upload, and the device now training
+    assert method.selected.counts.tolist()[0] == 1  # the selection itself stays counted
+    assert world.executor.trained[1].weights is world.engine.initial  # the model as it was
+
+
+def test_wrong_shape_is_rejected() -> None:
+    world = run_long(lambda job: vector(1, 2, 3) if job.number % 5 == 0 else job.weights + 1)
+    assert world.engine.ledger.losses["rejected"] > 3
+    assert world.published[-1].shape == (2,)
+
+
+def test_timeout_frees_the_slot_and_the_late_answer_is_ignored() -> None:
+    world = run_long(timeout=2.5, seconds=80.0)
+    late = world.engine.ledger.losses["timeout"]
+    assert late > 5
+    assert world.engine.ledger.uploads + late + len(world.engine.flights) >= world.engine.ledger.dispatches
+    assert all(job.device not in (d for _, d, _ in world.losses) for job in world.executor.trained)
+
+
+def test_a_slot_parks_until_a_device_is_idle() -> None:
+    """Two devices, two slots; both time out together, so for a while nobody is idle."""
+    world = World(
+        CaBaFL(CaBaFLParameters(k=2)),
+        fleet([10.0, 10.0]),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=2,
+        limits=Limits(virtual_time=25.0, slot_timeout=4.0),
+        features=np.eye(2),
+    ).run()
+    assert [t for t, _, _ in world.dispatches] == [0.0, 0.0, 10.0, 10.0, 20.0, 20.0]
+    assert world.engine.ledger.losses == {"timeout": 6}
+
+
+def test_all_devices_busy_with_as_many_slots_as_devices() -> None:
+    world = run_long(devices=3, slots=3)
+    assert len(world.engine.flights) == 3
+    assert world.engine.version > 5
+
+
+def test_stale_uploads_are_discarded_on_request() -> None:
+    world = run_long(limits=Limits(virtual_time=60.0, max_staleness=0), k=1)
+    assert world.engine.ledger.losses["stale"] > 0
+    assert set(world.engine.ledger.staleness) == {0}

@@ -1,0 +1,164 @@
+"""FedAvg through the real engine, with the numbers of its specification."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cabafl.execution.base import TrainJob
+from cabafl.learning.training import LocalTraining, train
+from cabafl.learning.weights import FlatModel
+from cabafl.methods.base import Weights
+from cabafl.methods.fedavg import FedAvg, FedAvgParameters
+from cabafl.simulation.engine import Limits
+from tests.scripted import World, fleet, vector
+
+THREE = [vector(1, 2), vector(3, 0), vector(-1, 4)]
+
+
+def three_devices(**parameters: object) -> World:
+    return World(
+        FedAvg(FedAvgParameters(**parameters)),  # type: ignore[arg-type]
+        fleet([1.0, 2.0, 3.0], [10, 30, 60]),
+        lambda job: THREE[job.device],
+        initial=vector(2, 2),
+        slots=3,
+        limits=Limits(virtual_time=4.0),
+    ).run()
+
+
+def test_mean_weighted_by_samples() -> None:
+    np.testing.assert_allclose(three_devices().published[0], [0.4, 2.6], rtol=1e-6)
+
+
+def test_uniform_mean() -> None:
+    np.testing.assert_allclose(three_devices(weighting="uniform").published[0], [1.0, 2.0], rtol=1e-6)
+
+
+def test_normaliser_over_all_devices_mixes_in_the_old_model() -> None:
+    world = World(
+        FedAvg(FedAvgParameters(normaliser="all")),
+        fleet([1.0, 1.0], [1, 3]),
+        lambda job: vector(8, 8),
+        initial=vector(0, 4),
+        slots=1,
+        limits=Limits(virtual_time=1.0),
+        picks=[0],
+    ).run()
+    np.testing.assert_allclose(world.published[0], [2.0, 5.0], rtol=1e-6)
+
+
+class Quadratic(nn.Module):
+    """The distance of the weights to a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w - x
+
+
+def half_square(distance: Tensor, _target: Tensor) -> Tensor:
+    return 0.5 * (distance**2).sum(dim=1).mean()
+
+
+CENTRES = torch.tensor([[1.0, 2.0], [-1.0, 4.0]])
+
+
+def quadratic_trainer(steps: int, prox: float = 0.0) -> object:
+    """Real local SGD on F_k(w) = |w - c_k|^2 / 2, full batch."""
+    model = FlatModel(Quadratic())
+
+    def run(job: TrainJob) -> Weights:
+        model.load(job.weights)
+        samples = 1 if job.device == 0 else 3
+        x = CENTRES[job.device].repeat(samples, 1)
+        settings = LocalTraining(steps, 10, 0.1, 0.5, prox=prox or job.prox, loss=half_square)
+        train(model.network, x, torch.zeros(samples), settings, seed=job.number)
+        return model.save()
+
+    return run
+
+
+@pytest.mark.parametrize(("steps", "factor"), [(2, 0.24), (3, 0.386)])
+def test_one_round_of_quadratic_devices(steps: int, factor: float) -> None:
+    world = World(
+        FedAvg(FedAvgParameters()),
+        fleet([5.0, 9.0], [1, 3]),
+        quadratic_trainer(steps),  # type: ignore[arg-type]
+        initial=vector(0, 0),
+        slots=2,
+        limits=Limits(virtual_time=9.0),
+    ).run()
+    uploads = {job.device: factor * CENTRES[job.device].numpy() for job in world.executor.trained[:2]}
+    expected = 0.25 * uploads[0] + 0.75 * uploads[1]
+    np.testing.assert_allclose(world.published[0], expected, rtol=1e-6)
+    if steps == 2:
+        np.testing.assert_allclose(world.published[0], [-0.12, 0.84], rtol=1e-6)
+    assert world.aggregations()[0].t == 9.0  # the round lasts as long as its slowest device
+    ledger = world.engine.ledger
+    assert ledger.uploads == 2
+    assert ledger.downloads == 2 + 2  # the next round starts at once
+    assert world.dispatches[2][0] == 9.0
+
+
+@pytest.mark.parametrize(("prox", "factor"), [(0.0, 0.24), (0.01, 0.2399), (1.0, 0.23)])
+def test_proximal_gradient_goes_through_the_momentum(prox: float, factor: float) -> None:
+    run = quadratic_trainer(2, prox)
+    upload = run(TrainJob(0, 0, vector(0, 0), None, 1.0, 0.0))  # type: ignore[operator]
+    np.testing.assert_allclose(upload, factor * CENTRES[0].numpy(), rtol=1e-6)
+
+
+def test_a_round_of_one_device_takes_its_model_exactly() -> None:
+    world = World(
+        FedAvg(FedAvgParameters()),
+        fleet([1.0, 1.0]),
+        lambda job: vector(0.1, 0.2),
+        initial=vector(0, 0),
+        slots=1,
+        limits=Limits(virtual_time=1.0),
+    ).run()
+    np.testing.assert_array_equal(world.published[0], vector(0.1, 0.2))
+
+
+def test_round_timeout_takes_who_is_back() -> None:
+    world = World(
+        FedAvg(FedAvgParameters(round_timeout=2.0)),
+        fleet([1.0, 1.5, 9.0], [10, 30, 60]),
+        lambda job: THREE[job.device],
+        initial=vector(0, 0),
+        slots=3,
+        limits=Limits(virtual_time=4.0),
+    ).run()
+    assert [event.t for event in world.aggregations()] == [2.0, 4.0]
+    np.testing.assert_allclose(world.published[0], [2.5, 0.5], rtol=1e-6)
+    assert world.engine.ledger.losses == {"cancelled": 2}
+    assert (world.engine.ledger.downloads, world.engine.ledger.uploads) == (9, 4)
+
+
+def test_an_empty_round_keeps_the_model() -> None:
+    world = World(
+        FedAvg(FedAvgParameters(round_timeout=2.0)),
+        fleet([9.0, 9.0]),
+        lambda job: vector(1),
+        initial=vector(5),
+        slots=2,
+        limits=Limits(virtual_time=5.0),
+    ).run()
+    assert world.published == []
+    assert [t for t, _, _ in world.dispatches] == [0.0, 0.0, 2.0, 2.0, 4.0, 4.0]
+    np.testing.assert_array_equal(world.engine.model, vector(5))
+
+
+def test_a_lost_device_does_not_hold_up_its_round() -> None:
+    world = World(
+        FedAvg(FedAvgParameters()),
+        fleet([1.0, 2.0], [1, 1]),
+        lambda job: vector(np.inf) if job.device == 1 else vector(3),
+        initial=vector(0),
+        slots=2,
+        limits=Limits(virtual_time=2.0),
+    ).run()
+    np.testing.assert_array_equal(world.published[0], vector(3))
+    assert world.engine.ledger.losses == {"rejected": 1}

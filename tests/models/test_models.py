@@ -1,0 +1,126 @@
+"""The networks: sizes, shapes, feature layers, padding, the user's own."""
+
+import pytest
+import torch
+from torch import nn
+
+from cabafl import models
+from cabafl.errors import UserError
+from cabafl.learning.features import feature_sum, find_layer
+from cabafl.learning.training import seeded
+
+CIFAR, DIGIT = (3, 32, 32), (1, 28, 28)
+
+
+def parameters(network: nn.Module) -> int:
+    return sum(p.numel() for p in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "shape", "classes", "count", "feature"),
+    [
+        ("cnn", "image", CIFAR, 10, 62_006, 400),
+        ("cnn", "image", CIFAR, 100, 69_656, 400),
+        ("cnn", "image", DIGIT, 10, 147_146, 256),
+        ("cnn", "image", DIGIT, 62, 160_510, 256),
+        ("resnet18", "image", CIFAR, 10, 11_173_962, 512),
+        ("resnet18", "image", DIGIT, 10, 11_172_810, 512),
+        ("vgg16", "image", CIFAR, 10, 33_646_666, 512),
+        ("vgg16", "image", DIGIT, 10, 33_645_514, 512),
+        ("lstm", "text", (80,), 80, 819_920, 256),
+        ("mlp", "vector", (561,), 6, 153_806, 200),
+        ("mlp", "vector", (128, 6), 6, 195_206, 200),
+        ("mlp", "image", DIGIT, 10, 199_210, 200),
+    ],
+)
+def test_size_output_and_default_feature(
+    name: str, kind: str, shape: tuple[int, ...], classes: int, count: int, feature: int
+) -> None:
+    network = models.build(name, kind, shape, classes)
+    assert parameters(network) == count
+    x = torch.randint(0, 80, (2, *shape)) if kind == "text" else torch.rand(2, *shape)
+    assert network(x).shape == (2, classes)
+    layer = find_layer(network, models.default_feature_layer(name, network))
+    assert feature_sum(network, layer, x).shape == (feature,)
+
+
+@pytest.mark.parametrize(("block", "width"), [("block1", 64), ("block2", 128), ("block3", 256), ("block4", 512)])
+def test_resnet_blocks_as_features(block: str, width: int) -> None:
+    network = models.build("resnet18", "image", DIGIT, 10)
+    assert feature_sum(network, find_layer(network, block), torch.rand(2, *DIGIT)).shape == (width,)
+
+
+def test_pooling_before_relu_changes_nothing() -> None:
+    """The same network with ReLU first: equal output and equal gradients."""
+    network = models.build("cnn", "image", CIFAR, 10)
+    assert isinstance(network, nn.Sequential)
+    order = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2", *list(dict(network.named_children()))[6:]]
+    usual = nn.Sequential(*(network.get_submodule(name) for name in order))
+    x = torch.rand(4, *CIFAR) * 2 - 1
+    gradients = []
+    for net in (network, usual):
+        net.zero_grad()
+        net(x).logsumexp(dim=1).sum().backward()
+        gradients.append([p.grad.clone() for p in network.parameters() if p.grad is not None])
+    torch.testing.assert_close(network(x), usual(x))
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_initial_weights_follow_from_the_seed_and_leave_the_global_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    nets = []
+    for seed in (3, 3, 4):
+        with seeded(seed):
+            nets.append(models.build("mlp", "vector", (5,), 2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    first, second, other = (torch.cat([p.flatten() for p in net.parameters()]) for net in nets)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
+class MyNet(nn.Module):
+    feature_layer = "hidden"
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(input_shape[0], 3)
+        self.out = nn.Linear(3, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.out(self.hidden(x))
+        return scores
+
+
+class Fixed(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+
+
+def not_a_network() -> None:
+    """What a user may name by mistake."""
+
+
+def test_users_own_network() -> None:
+    network = models.build(f"{__name__}:MyNet", "vector", (5,), 7)
+    assert network(torch.rand(2, 5)).shape == (2, 7)
+    assert models.default_feature_layer(f"{__name__}:MyNet", network) == "hidden"
+    fixed = models.build(f"{__name__}:Fixed", "vector", (4,), 2)
+    assert models.default_feature_layer(f"{__name__}:Fixed", fixed) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "shape", "says"),
+    [
+        ("resnet", "image", CIFAR, "did you mean 'resnet18'"),
+        ("cnn", "vector", (5,), "does not take vector data.*mlp"),
+        ("mlp", "text", (80,), "does not take text data.*lstm"),
+        ("lstm", "image", CIFAR, "does not take image data"),
+        ("cnn", "image", (1, 8, 8), "too small"),
+        ("resnet18", "image", (3, 64, 64), "32x32"),
+        ("nowhere:Net", "image", CIFAR, "cannot be imported"),
+        (f"{__name__}:not_a_network", "image", CIFAR, "not a torch.nn.Module"),
+    ],
+)
+def test_models_that_do_not_fit(name: str, kind: str, shape: tuple[int, ...], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        models.build(name, kind, shape, 10)

@@ -1,0 +1,153 @@
+"""A scripted world for the real engine: device times, training results and random picks are given by the test."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cabafl.execution.base import EvaluateJob, ExecutorJob, TrainJob
+from cabafl.fleet import Fleet
+from cabafl.learning.evaluation import Score
+from cabafl.methods.base import Method, Random, Weights
+from cabafl.recording.events import Dispatched, Event, Lost, Noted, Published
+from cabafl.simulation.engine import Limits, Simulation
+from cabafl.simulation.idle import IdleSet
+
+Trainer = Callable[[TrainJob], Any]
+
+
+def vector(*values: float) -> Weights:
+    """A model of a few numbers."""
+    return np.array(values, dtype=np.float32)
+
+
+def fleet(seconds: Sequence[float], sizes: Sequence[int] | None = None) -> Fleet:
+    """Devices with given job times and no link."""
+    n = len(seconds)
+    zeros = np.zeros(n)
+    samples = np.ones(n, dtype=np.int64) if sizes is None else np.array(sizes, dtype=np.int64)
+    return Fleet(samples, np.array(seconds, dtype=np.float64), zeros, 0.0, zeros, zeros, zeros)
+
+
+class ScriptedExecutor:
+    """Training results from a function, features from a table, a score of nothing."""
+
+    def __init__(self, train: Trainer, features: npt.ArrayLike | None = None) -> None:
+        self.evaluation_chunks = 1
+        table = np.zeros((0, 1)) if features is None else np.array(features, dtype=np.float64)
+        self.table = table
+        self.feature_chunks = [range(len(table))]
+        self.train = train
+        self.jobs: dict[int, ExecutorJob] = {}
+        self.trained: list[TrainJob] = []
+
+    def submit(self, job: ExecutorJob) -> int:
+        ticket = len(self.jobs)
+        self.jobs[ticket] = job
+        return ticket
+
+    def result(self, ticket: int) -> Any:
+        job = self.jobs[ticket]
+        if isinstance(job, TrainJob):
+            self.trained.append(job)
+            return self.train(job)
+        if isinstance(job, EvaluateJob):
+            return Score(0, 0.0, 1)
+        return self.table.copy()
+
+    def discard(self, ticket: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class ScriptedIdle(IdleSet):
+    """Random draws come from a list; a pick that is not idle fails the test."""
+
+    picks: list[int]
+
+    def draw(self, random: Random, without: int | None = None) -> int:
+        if not self.picks:
+            return super().draw(random, without)
+        device = self.picks.pop(0)
+        assert device in self, f"scripted pick {device} is not idle"
+        return device
+
+    def draw_many(self, random: Random, k: int) -> list[int]:
+        if not self.picks:
+            return super().draw_many(random, k)
+        return [self.draw(random) for _ in range(min(k, len(self)))]
+
+
+class World:
+    """The real engine on scripted parts, and what it emitted."""
+
+    def __init__(
+        self,
+        method: Method,
+        devices: Fleet,
+        train: Trainer | Sequence[Weights],
+        *,
+        initial: Weights,
+        slots: int,
+        limits: Limits,
+        features: npt.ArrayLike | None = None,
+        picks: Iterable[int] = (),
+        seed: int = 1,
+        epochs: int = 1,
+        learning_rate: float = 0.01,
+    ) -> None:
+        self.events: list[Event] = []
+        if not callable(train):
+            results = list(train)
+            train = lambda job: results[job.number]  # noqa: E731
+        self.executor = ScriptedExecutor(train, features)
+        self.engine = Simulation(
+            method,
+            devices,
+            self.executor,
+            initial,
+            seed=seed,
+            slots=slots,
+            limits=limits,
+            parameters=initial.size,
+            epochs=epochs,
+            learning_rate=learning_rate,
+            emit=self.events.append,
+        )
+        idle = ScriptedIdle(len(devices), np.flatnonzero(devices.sizes > 0))
+        idle.picks = list(picks)
+        self.engine.idle = idle
+        self.published: list[Weights] = []
+
+    def run(self) -> "World":
+        """The whole run; collects the published models."""
+        publish = self.engine.publish
+
+        def recording(weights: Weights, /, **facts: Any) -> None:
+            self.published.append(weights)
+            publish(weights, **facts)
+
+        self.engine.publish = recording  # type: ignore[method-assign]
+        self.engine.run()
+        return self
+
+    @property
+    def dispatches(self) -> list[tuple[float, int, int]]:
+        """(time, device, tag) in order."""
+        return [(e.t, e.device, e.tag) for e in self.events if isinstance(e, Dispatched)]
+
+    @property
+    def losses(self) -> list[tuple[float, int, str]]:
+        """(time, device, reason) in order."""
+        return [(e.t, e.device, e.reason) for e in self.events if isinstance(e, Lost)]
+
+    def notes(self, kind: str) -> list[dict[str, Any]]:
+        """The facts of all notes of one kind."""
+        return [e.facts for e in self.events if isinstance(e, Noted) and e.kind == kind]
+
+    def aggregations(self) -> list[Published]:
+        """All published models' events."""
+        return [e for e in self.events if isinstance(e, Published)]
