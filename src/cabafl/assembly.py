@@ -116,7 +116,9 @@ def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) ->
         momentum=training.momentum,
         weight_decay=training.weight_decay,
     )
-    return Task(dataset, partition, FlatModel(network.to(device)), settings, experiment.seed, layer, device)
+    network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = FlatModel(network)
+    return Task(dataset, partition, model, settings, experiment.seed, layer, device)
 
 
 def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], model_bytes: int) -> Fleet:

@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from cabafl.cli import main
 
 CABAFL = [sys.executable, "-m", "cabafl"]
 QUICK = [
@@ -69,7 +72,7 @@ def nan_arrays(root: Path) -> str:
     return str(arrays(root / "nan.npz", x_train=x))
 
 
-BAD = {
+BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     "wrong key": (["method.gama=0.3"], "method.gama = 0.3: unknown key, did you mean 'gamma'?"),
     "wrong section key": (["data.betta=0.3"], "data.betta = 0.3: unknown key, did you mean 'beta'?"),
     "unknown section": (["fleat.slots=3"], "fleat = {'slots': 3}: unknown key, did you mean 'fleet'?"),
@@ -114,21 +117,35 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", list(BAD))
-def test_bad_input_is_one_line_and_exit_code_2(case: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import torch
 
     if case == "no GPU" and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     words, says = BAD[case]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CABAFL_DATA", str(tmp_path / "none"))
     settings = words(tmp_path) if callable(words) else words
-    done = cabafl("run", *settings, "--out", "run", cwd=tmp_path, CABAFL_DATA=str(tmp_path / "none"))
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
+    monkeypatch.setattr(sys, "argv", ["cabafl", "run", *settings, "--out", "run"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    output, errors = capsys.readouterr()
+    assert ended.value.code == 2
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    assert says in errors
+    assert output == ""
     assert not (tmp_path / "run").exists()  # nothing that looks like a run
     assert not (tmp_path / "hacked").exists()
+
+
+def test_bad_input_in_a_real_process(tmp_path: Path) -> None:
+    done = cabafl("run", "method.gama=0.3", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: method.gama = 0.3")
 
 
 def test_unwritable_and_existing_folders(tmp_path: Path) -> None:
@@ -217,9 +234,8 @@ def test_bench_selection_prints_a_row_per_number_of_devices(tmp_path: Path) -> N
 
 def test_interrupt_leaves_a_readable_folder_that_does_not_look_complete(tmp_path: Path) -> None:
     words = ["run", *QUICK, "run.virtual_time=1000000", "--out", "here"]
-    process = subprocess.Popen(
-        [*CABAFL, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([*CABAFL, *words], cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
     metrics = tmp_path / "here" / "metrics.csv"
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.read_text().count("\n") > 4) and time.monotonic() < deadline:

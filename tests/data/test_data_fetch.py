@@ -108,6 +108,7 @@ def link(name: str) -> tarfile.TarInfo:
         (tar_of((MEMBERS[0], bytes(range(256)) * 50))[:80], "", "cannot be unpacked"),
         (b"<html>not here</html>", "", "cannot be unpacked"),
     ],
+    ids=["checksum", "traversal", "absolute path", "link", "member missing", "truncated", "not an archive"],
 )
 def test_a_bad_archive_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, web: dict[str, bytes], tmp_path: Path, archive: bytes, sha256: str, reason: str

@@ -71,7 +71,7 @@ def naive_sgd(network: nn.Module, x: Tensor, y: Tensor, s: LocalTraining, orders
     for order in orders:
         for batch in order:
             network.zero_grad()
-            F.cross_entropy(network(x[batch]), y[batch]).backward()
+            F.cross_entropy(network(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 for p, u, w0 in zip(parameters, momentum, start, strict=True):
                     assert p.grad is not None

@@ -1,5 +1,6 @@
 """CaBaFL through the real engine, against the worked example of its specification and the rules around it."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,8 @@ def test_worked_example() -> None:
 
     one, two = world.aggregations()
     assert (one.t, one.facts["slot"], one.facts["weights"]) == (2.0, 0, [1.0, 0.0])
-    assert (two.t, two.facts["slot"]) == (pytest.approx(2.9), 1)
+    assert two.t == pytest.approx(2.9)
+    assert two.facts["slot"] == 1
     assert two.facts["weights"] == pytest.approx([0.541876, 0.458124], rel=1e-6)
     np.testing.assert_array_equal(world.published[0], vector(3, 20))  # the upload of job 2 from device 2
     expected = 0.541876 * vector(3, 20) + 0.458124 * vector(5, 30)
@@ -148,7 +150,7 @@ def test_collections_follow_every_m_aggregations_one_at_a_time() -> None:
     world = run_long(m=1)
     steps = [event.step for event in world.events if isinstance(event, Collection)]
     assert steps[:4] == ["start", "end", "start", "end"]
-    assert all(a != b for a, b in zip(steps, steps[1:], strict=False))
+    assert all(a != b for a, b in pairwise(steps))
 
 
 def test_a_collection_falling_due_meanwhile_starts_afterwards_and_timeouts_leave_rows_unknown() -> None:
@@ -198,7 +200,7 @@ def test_a_bad_upload_is_dropped_unbooked_and_the_model_goes_elsewhere() -> None
     assert world.dispatches[:2] == [
         (0.0, 0, 0),
         (1.0, 2, 0),
-    ]  # the slot's count is still 0: a random pick, not device 0
+    ]  # still at count 0: a random pick
     method = world.engine.method
     assert isinstance(method, CaBaFL)
     slot = method.cache.slots[0]

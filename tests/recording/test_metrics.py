@@ -8,9 +8,9 @@ from cabafl.recording.metrics import best_window_mean, fairness, stability
 
 def test_best_window_is_the_highest_mean_with_its_own_deviation() -> None:
     accuracy = [0.0] * 10 + [0.5] * 5 + [0.7] * 5 + [0.1] * 10
-    assert best_window_mean(accuracy) == (pytest.approx(0.6), pytest.approx(0.1))
+    assert best_window_mean(accuracy) == pytest.approx((0.6, 0.1))
     assert best_window_mean(accuracy[:9]) is None
-    assert best_window_mean([0.1, 0.2, 0.3], window=2) == (pytest.approx(0.25), pytest.approx(0.05))
+    assert best_window_mean([0.1, 0.2, 0.3], window=2) == pytest.approx((0.25, 0.05))
 
 
 def test_stability_is_the_deviation_of_the_moving_average_over_the_last_half() -> None:

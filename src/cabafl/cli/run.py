@@ -42,10 +42,8 @@ def run(
         try:
             result = run_parts(parts, folder, progress)
         except KeyboardInterrupt:
-            console.print(
-                f"Stopped. What happened so far is in {folder} (no summary.json: the run is not complete).",
-                soft_wrap=True,
-            )
+            text = f"Stopped. What happened so far is in {folder} (no summary.json: the run is not complete)."
+            console.print(text, soft_wrap=True)
             raise typer.Exit(130) from None
     if not quiet:
         console.print(summary_table(result.summary))

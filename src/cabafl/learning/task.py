@@ -112,4 +112,5 @@ class Task:
         return self._to_device(x), y
 
     def _to_device(self, x: Tensor) -> Tensor:
-        return x.to(self.device)
+        """Pictures in channels-last memory, as the network's: up to twice as fast on CPUs."""
+        return x.to(self.device, memory_format=torch.channels_last) if x.dim() == 4 else x.to(self.device)
