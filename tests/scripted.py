@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cabafl.execution.base import EvaluateJob, ExecutorJob, TrainJob
+from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt, TrainJob
 from cabafl.fleet import Fleet
 from cabafl.learning.evaluation import Score
 from cabafl.methods.base import Method, Random, Weights
@@ -42,12 +42,15 @@ class ScriptedExecutor:
         self.jobs: dict[int, ExecutorJob] = {}
         self.trained: list[TrainJob] = []
 
-    def submit(self, job: ExecutorJob) -> int:
+    def submit(self, job: ExecutorJob, due: float = 0.0) -> int:
         ticket = len(self.jobs)
         self.jobs[ticket] = job
         return ticket
 
-    def result(self, ticket: int) -> Any:
+    def done(self, ticket: int) -> bool:
+        return True
+
+    def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
         job = self.jobs[ticket]
         if isinstance(job, TrainJob):
             self.trained.append(job)

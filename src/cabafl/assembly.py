@@ -11,7 +11,7 @@ from cabafl.config import Experiment
 from cabafl.data.dataset import Dataset, Split
 from cabafl.data.partition import Partition, make_partition
 from cabafl.errors import UserError
-from cabafl.fleet import TIERS, Fleet, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.fleet import TIERS, Faults, Fleet, config_counts, gaussian_fleet, read_trace, tiered_fleet
 from cabafl.learning.features import find_layer
 from cabafl.learning.task import Task
 from cabafl.learning.training import LocalTraining, seeded
@@ -28,6 +28,7 @@ class Parts:
     experiment: Experiment
     task: Task
     fleet: Fleet
+    faults: Faults
     slots: int
     method: Method
     parameters: Parameters
@@ -45,7 +46,7 @@ def assemble(experiment: Experiment) -> Parts:
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
         raise UserError(str(error)) from None
-    return Parts(experiment, task, fleet, slots, method, parameters)
+    return Parts(experiment, task, fleet, make_faults(experiment, len(fleet)), slots, method, parameters)
 
 
 def make_method(experiment: Experiment) -> tuple[Method, Parameters]:
@@ -70,24 +71,26 @@ def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
     if section.test_limit is not None:
         dataset = dataset.with_test(_sample(dataset.test, section.test_limit, seed, "test limit"))
 
-    def partition_of(train: Split) -> Partition:
+    def split(train: Split, devices: int | None, min_samples: int) -> Partition:
         return make_partition(
             section.partition,
             train,
             devices,
             beta=section.beta,
-            min_samples=section.min_samples,
+            min_samples=min_samples,
             shards=section.shards,
             seed=seed,
         )
 
-    if section.train_limit is None:
-        return dataset, partition_of(dataset.train)
-    if section.partition == "natural":  # first the users, then the limit: it would leave every user next to nothing
-        chosen = torch.from_numpy(np.sort(partition_of(dataset.train).indices))
-        dataset = dataset.with_train(dataset.train.select(chosen))
-    dataset = dataset.with_train(_sample(dataset.train, section.train_limit, seed, "train limit"))
-    return dataset, partition_of(dataset.train)
+    limit = section.train_limit
+    if section.partition != "natural" or limit is None:
+        if limit is not None:
+            dataset = dataset.with_train(_sample(dataset.train, limit, seed, "train limit"))
+        return dataset, split(dataset.train, devices, section.min_samples)
+    # First the users, then the limit: the other way round it would leave every user next to nothing.
+    users = split(dataset.train, devices, section.min_samples)
+    dataset = dataset.with_train(_sample_users(dataset.train, users, limit, seed))
+    return dataset, split(dataset.train, None, 1)
 
 
 def _sample(split: Split, limit: int, seed: int, purpose: str) -> Split:
@@ -95,6 +98,17 @@ def _sample(split: Split, limit: int, seed: int, purpose: str) -> Split:
         return split
     index = np.sort(rng(seed, purpose).permutation(len(split))[:limit])
     return split.select(torch.from_numpy(index))
+
+
+def _sample_users(train: Split, users: Partition, limit: int, seed: int) -> Split:
+    """At most ``limit`` samples of the given users, at least one of each."""
+    if limit < len(users):
+        raise UserError(f"data.train_limit = {limit}: fewer than the {len(users)} users; accepted: from {len(users)}")
+    draw = rng(seed, "train limit")
+    firsts = users.offsets[:-1] + draw.integers(0, users.sizes)
+    others = np.setdiff1d(np.arange(len(users.indices)), firsts)
+    chosen = np.concatenate([firsts, draw.permutation(others)[: limit - len(firsts)]])
+    return train.select(torch.from_numpy(np.sort(users.indices[chosen])))
 
 
 def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) -> Task:
@@ -147,4 +161,19 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
         latency=section.extra_latency,
         compute_watts={tier: section.tier_compute_watts.get(tier, section.compute_watts) for tier in TIERS},
         radio_watts={tier: section.tier_radio_watts.get(tier, section.radio_watts) for tier in TIERS},
+    )
+
+
+def make_faults(experiment: Experiment, devices: int) -> Faults:
+    """What goes wrong, and when devices are away."""
+    section = experiment.fleet.faults
+    return Faults(
+        seed=experiment.seed,
+        loss=section.loss,
+        corrupt=section.corrupt,
+        slowdown=section.slowdown,
+        slowdown_factor=section.slowdown_factor,
+        present_seconds=section.present_seconds,
+        absent_seconds=section.absent_seconds,
+        trace=read_trace(Path(section.trace), devices) if section.trace else {},
     )

@@ -37,6 +37,12 @@ def _auto_or_count(value: Any) -> Any:
     raise ValueError("accepted: 'auto' or a whole number from 1")
 
 
+def _auto_or_workers(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1024):
+        return value
+    raise ValueError("accepted: 'auto' (one per core), 0 (no worker processes) or a number of worker processes")
+
+
 def _counts_or_config(value: Any) -> Any:
     if isinstance(value, str):
         if value in ("config1", "config2", "config3", "config4"):
@@ -56,6 +62,7 @@ def _watts_by_tier(value: Any) -> Any:
     raise ValueError(f"accepted: a table of watts (0 or more) for {', '.join(TIERS)}")
 
 
+Workers = Annotated[Literal["auto"] | int, BeforeValidator(_auto_or_workers)]
 Devices = Annotated[Literal["auto"] | int, BeforeValidator(_auto_or_count)]
 TierCounts = Annotated[str | dict[str, int], BeforeValidator(_counts_or_config)]
 TierWatts = Annotated[dict[str, float], BeforeValidator(_watts_by_tier)]
@@ -103,6 +110,24 @@ class TrainingSection(Section):
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="L2 penalty on the parameters")
 
 
+class FaultsSection(Section):
+    """What goes wrong on the devices; nothing by default."""
+
+    loss: float = Field(0.0, ge=0, le=1, description="probability that a job is lost at a random moment")
+    corrupt: float = Field(0.0, ge=0, le=1, description="probability that an upload is corrupted (NaN or wrong shape)")
+    slowdown: float = Field(0.0, ge=0, le=1, description="probability that a device slows down in the middle of a job")
+    slowdown_factor: float = Field(3.0, ge=1, description="how much longer the second half of such a job takes")
+    present_seconds: float | None = Field(None, gt=0, description="mean time a device stays (exponential)")
+    absent_seconds: float | None = Field(None, gt=0, description="mean time it is away before it comes back")
+    trace: str | None = Field(None, description="CSV file of absences instead: device,leave,back in seconds")
+
+    @model_validator(mode="after")
+    def _both_times(self) -> "FaultsSection":
+        if (self.present_seconds is None) != (self.absent_seconds is None):
+            raise ValueError("fleet.faults: set both present_seconds and absent_seconds, or neither")
+        return self
+
+
 class FleetSection(Section):
     """Who the devices are: speed, link, power, and how many train at the same time."""
 
@@ -122,6 +147,7 @@ class FleetSection(Section):
     radio_watts: float = Field(2.0, ge=0, description="power while sending or receiving")
     tier_compute_watts: TierWatts = Field(default_factory=dict, description="power per tier, e.g. { low = 6.0 }")
     tier_radio_watts: TierWatts = Field(default_factory=dict, description="the same for the radio")
+    faults: FaultsSection = FaultsSection()
 
 
 class MethodSection(BaseModel):
@@ -154,6 +180,10 @@ class RunSection(Section):
     )
     slot_timeout: float | None = Field(None, gt=0, description="give a job up after this many virtual seconds")
     max_staleness: int | None = Field(None, ge=0, description="discard uploads that started this many versions ago")
+    workers: Workers = Field(
+        "auto", description="worker processes: auto (one per core) | 0 (in this process) | a number"
+    )
+    checkpoint_every: float = Field(60.0, gt=0, description="wall seconds between two checkpoints")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu | cuda | cuda:1")
 
     @model_validator(mode="after")

@@ -1,8 +1,10 @@
-"""Runs one experiment in virtual time."""
+"""Runs one experiment in virtual time, from the beginning or from a checkpoint."""
 
+import signal
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +14,29 @@ import torch
 from torch import nn
 
 from cabafl.assembly import Parts, assemble
-from cabafl.config import Experiment
-from cabafl.execution.inline import InlineExecutor
+from cabafl.config import Experiment, load_experiment
+from cabafl.errors import RunStopped, UserError
+from cabafl.execution.base import Executor
+from cabafl.execution.choice import open_executor
 from cabafl.recording.environment import environment
 from cabafl.recording.events import Evaluated, Event
-from cabafl.recording.folder import CURVE, RunFolder, summarise
+from cabafl.recording.folder import CURVE, EXPERIMENT, SUMMARY, RunFolder, out_of_space
+from cabafl.recording.summary import summarise
 from cabafl.reporting.curve import draw_curve
+from cabafl.simulation.checkpoint import Checkpoint, load_checkpoint, remove_checkpoints, save_checkpoint
 from cabafl.simulation.engine import Limits, Simulation
 from cabafl.toml import experiment_toml
 
 Listener = Callable[[Event], None]
+CHECKPOINT_SHARE = 0.05  # at most this share of the wall time goes into checkpoints
+
+
+class Stopped(BaseException):
+    """SIGINT or SIGTERM: the run can be resumed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = number
 
 
 @dataclass(frozen=True)
@@ -34,50 +49,172 @@ class Result:
     folder: Path | None
 
 
-def simulate(experiment: Experiment, out: str | Path | None = None, listener: Listener | None = None) -> Result:
+def simulate(
+    experiment: Experiment,
+    out: str | Path | None = None,
+    listener: Listener | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Result:
     """Runs an experiment; with ``out`` it also writes the run folder. ``listener`` sees every event as it happens."""
-    return run_parts(assemble(experiment), None if out is None else Path(out), listener)
+    with open_executor(experiment, warn) as workers:
+        parts = assemble(experiment)
+        executor = workers.for_task(parts.task)
+        folder = None
+        if out is not None:
+            folder = RunFolder.create(Path(out), experiment_toml(experiment, parts.parameters), environment())
+        return _Run(parts, executor, folder, listener).carry_out(None)
 
 
-def run_parts(parts: Parts, out: Path | None, listener: Listener | None = None) -> Result:
-    """As `simulate`, with the parts already built."""
-    torch.set_num_threads(1)  # the same bits here and in worker processes
-    started = time.perf_counter()
-    rows: list[Evaluated] = []
-    with ExitStack() as cleanup:
-        folder = RunFolder(out) if out is not None else None
-        if folder is not None:
-            cleanup.callback(folder.close)
-            folder.describe(experiment_toml(parts.experiment, parts.parameters), environment())
-        executor = InlineExecutor(parts.task)
-        cleanup.callback(executor.close)
+def resume(
+    path: str | Path, listener: Listener | None = None, warn: Callable[[str], None] | None = None
+) -> Result | None:
+    """Continues an interrupted run in its folder, to the bytes of an uninterrupted one; None if it is complete."""
+    path = Path(path)
+    if (path / SUMMARY).exists():
+        return None
+    if not (path / EXPERIMENT).exists():
+        raise UserError(f"{path}: not a run folder (it has no {EXPERIMENT})")
+    experiment = load_experiment(path / EXPERIMENT)
+    with open_executor(experiment, warn) as workers:
+        parts = assemble(experiment)
+        checkpoint = load_checkpoint(path, (path / EXPERIMENT).read_text(encoding="utf-8"))
+        folder = RunFolder.reopen(path, None if checkpoint is None else checkpoint.positions)
+        executor = workers.for_task(parts.task)
+        return _Run(parts, executor, folder, listener).carry_out(checkpoint)
 
-        def emit(event: Event) -> None:
-            if isinstance(event, Evaluated):
-                rows.append(event)
-            if folder is not None:
-                folder(event)
-            if listener is not None:
-                listener(event)
 
-        engine = make_engine(parts, executor, emit)
+class _Run:
+    def __init__(self, parts: Parts, executor: Executor, folder: RunFolder | None, listener: Listener | None) -> None:
+        torch.set_num_threads(1)  # the same bits here and in worker processes
+        self.parts = parts
+        self.folder = folder
+        self.listener = listener
+        self.rows: list[Evaluated] = []
+        self.signal: int | None = None
+        self.engine = make_engine(parts, executor, self._emit, self._interrupt)
+        self.started = self.saved = time.perf_counter()
+        self.saving = 0.0  # seconds the last checkpoint took
+        self.checkpoints = 0
+        self.earlier = 0.0  # wall seconds before this process
+
+    def carry_out(self, checkpoint: Checkpoint | None) -> Result:
+        with ExitStack() as cleanup:
+            if self.folder is not None:
+                cleanup.callback(self.folder.close)
+            cleanup.enter_context(_signals(self._stop))
+            try:
+                self._begin(checkpoint)
+                while self.engine.step():
+                    if self._checkpoint_due():
+                        self._save()
+                self.engine.finish()
+            except Stopped:
+                self._save()
+                raise
+            finally:
+                self._draw()
+            return self._finish()
+
+    def _begin(self, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is None:
+            self.engine.start()
+            return
+        assert self.folder is not None
+        self.engine.restore(checkpoint.engine)
+        self.checkpoints, self.earlier = checkpoint.number, checkpoint.wall_seconds
+        self.rows = self.folder.rows()
+
+    def _emit(self, event: Event) -> None:
+        if isinstance(event, Evaluated):
+            self.rows.append(event)
+        if self.folder is not None:
+            self.folder(event)
+        if self.listener is not None:
+            self.listener(event)
+
+    def _stop(self, number: int) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt  # asked twice: at once
+        self.signal = number
+
+    def _interrupt(self) -> None:
+        if self.signal is not None:
+            raise Stopped(self.signal)
+
+    @property
+    def wall_seconds(self) -> float:
+        return self.earlier + time.perf_counter() - self.started
+
+    def _checkpoint_due(self) -> bool:
+        interval = max(self.parts.experiment.run.checkpoint_every, self.saving / CHECKPOINT_SHARE)
+        return self.folder is not None and time.perf_counter() - self.saved > interval
+
+    def _save(self) -> None:
+        if self.folder is None:
+            return
+        began = time.perf_counter()
+        self.checkpoints += 1
         try:
-            engine.run()
-        finally:
-            if folder is not None and rows:
-                _draw(parts, folder, rows)
-        summary = summarise(rows, engine.selections, engine.ledger.losses, engine.ledger.staleness)
-        summary = {"method": parts.experiment.method.name, "seed": parts.experiment.seed, **summary}
-        summary["wall_seconds"] = time.perf_counter() - started
-        if folder is not None:
-            folder.save_model(parts.task.model.layout.tensors(engine.model))
-            folder.finish(summary)
-    parts.task.model.load(engine.model)
-    network = parts.task.model.network.eval()
-    return Result(summary, pd.DataFrame(rows, columns=list(Evaluated._fields)), network, out)
+            state = self.engine.state()
+            checkpoint = Checkpoint(self.checkpoints, state, self.folder.positions(), self.wall_seconds)
+            save_checkpoint(self.folder.path, checkpoint, (self.folder.path / EXPERIMENT).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise out_of_space(error, self.folder.path) from error
+        self.saved = time.perf_counter()
+        self.saving = self.saved - began
+
+    def _finish(self) -> Result:
+        parts, engine = self.parts, self.engine
+        ledger = engine.ledger
+        summary = {
+            "method": parts.experiment.method.name,
+            "seed": parts.experiment.seed,
+            **summarise(self.rows, engine.selections, ledger.losses, ledger.slowed, ledger.staleness),
+            "wall_seconds": self.wall_seconds,
+        }
+        if self.folder is not None:
+            try:
+                self.folder.save_model(parts.task.model.layout.tensors(engine.model))
+                self.folder.finish(summary)
+            except OSError as error:
+                raise out_of_space(error, self.folder.path) from error
+            remove_checkpoints(self.folder.path)
+        parts.task.model.load(engine.model)
+        metrics = pd.DataFrame(self.rows, columns=list(Evaluated._fields))
+        return Result(
+            summary, metrics, parts.task.model.network.eval(), None if self.folder is None else self.folder.path
+        )
+
+    def _draw(self) -> None:
+        experiment = self.parts.experiment
+        if self.folder is None or not self.rows:
+            return
+        title = f"{experiment.method.name} on {experiment.data.dataset}, seed {experiment.seed}"
+        times, accuracy = [r.virtual_time for r in self.rows], [r.accuracy for r in self.rows]
+        try:
+            draw_curve(times, accuracy, title, self.folder.path / CURVE)
+        except OSError as error:
+            raise out_of_space(error, self.folder.path) from error
 
 
-def make_engine(parts: Parts, executor: InlineExecutor, emit: Listener) -> Simulation:
+@contextmanager
+def _signals(stop: Callable[[int], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM ask the run to stop between two events; only the main thread can take signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda n, _frame: stop(n)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def make_engine(
+    parts: Parts, executor: Executor, emit: Listener, interrupt: Callable[[], None] | None = None
+) -> Simulation:
     """The engine for assembled parts."""
     run, training = parts.experiment.run, parts.experiment.training
     limits = Limits(
@@ -99,11 +236,10 @@ def make_engine(parts: Parts, executor: InlineExecutor, emit: Listener) -> Simul
         parameters=parts.task.model.layout.parameters,
         epochs=training.epochs,
         learning_rate=training.learning_rate,
+        faults=parts.faults,
         emit=emit,
+        interrupt=interrupt,
     )
 
 
-def _draw(parts: Parts, folder: RunFolder, rows: list[Evaluated]) -> None:
-    experiment = parts.experiment
-    title = f"{experiment.method.name} on {experiment.data.dataset}, seed {experiment.seed}"
-    draw_curve([r.virtual_time for r in rows], [r.accuracy for r in rows], title, folder.path / CURVE)
+__all__ = ["Result", "RunStopped", "Stopped", "make_engine", "resume", "simulate"]

@@ -22,6 +22,10 @@ def experiment_toml(experiment: Experiment, parameters: BaseModel, comments: boo
         lines += ["", f"[{name}]", *_keys(section, list(type(section).model_fields), comments)]
         if name == "method":
             lines += _keys(parameters, list(type(parameters).model_fields), comments)
+        for inner in type(section).model_fields:
+            table = getattr(section, inner)
+            if isinstance(table, BaseModel):
+                lines += ["", f"[{name}.{inner}]", *_keys(table, list(type(table).model_fields), comments)]
     return "\n".join(lines) + "\n"
 
 
@@ -29,6 +33,8 @@ def _keys(section: BaseModel, names: list[str], comments: bool) -> list[str]:
     lines = []
     for name in names:
         value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            continue
         line = f"# {name} =" if value is None else f"{name} = {toml_value(value)}"
         about = type(section).model_fields[name].description
         lines.append(f"{line:<36} # {about}" if comments and about else line)

@@ -244,7 +244,7 @@ def test_interrupt_leaves_a_readable_folder_that_does_not_look_complete(tmp_path
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert "not complete" in output
+    assert "cabafl resume here" in output
     assert not (tmp_path / "here" / "summary.json").exists()
     assert (tmp_path / "here" / "curve.png").exists()
     events = (tmp_path / "here" / "events.jsonl").read_text().splitlines()

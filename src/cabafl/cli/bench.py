@@ -25,7 +25,7 @@ def selection(
     from cabafl.bench.selection import measure
 
     table = Table(title=f"one device selection, d = {width}, K = 10, one thread", title_justify="left")
-    for heading in ("devices", "median [ms]", "fastest [ms]", "slowest [ms]"):
+    for heading in ("devices", "median (ms)", "fastest (ms)", "slowest (ms)"):
         table.add_column(heading, justify="right")
     for count in devices:
         row = measure(count, width, repetitions=repetitions)

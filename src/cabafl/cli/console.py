@@ -9,11 +9,11 @@ console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
 
-def fail(message: str) -> NoReturn:
-    """Prints one line and ends with exit code 2."""
+def fail(message: str, code: int = 2) -> NoReturn:
+    """Prints one line and ends."""
     line = " ".join(message.split())
     errors.print(f"[bold red]error:[/] {_plain(line)}", soft_wrap=True)
-    sys.exit(2)
+    sys.exit(code)
 
 
 def _plain(text: str) -> str:

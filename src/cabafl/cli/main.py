@@ -7,7 +7,7 @@ import typer
 
 from cabafl.cli import bench, config, data, lists, run
 from cabafl.cli.console import fail
-from cabafl.errors import UserError
+from cabafl.errors import RunStopped, UserError
 
 app = typer.Typer(
     name="cabafl",
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
+app.command("resume")(run.resume)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("config")(config.config)
@@ -31,3 +32,5 @@ def main() -> None:
         app()
     except UserError as error:
         fail(str(error))
+    except RunStopped as error:
+        fail(str(error), code=1)

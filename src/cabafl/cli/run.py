@@ -1,5 +1,7 @@
 """`cabafl run`"""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from cabafl.cli.console import console
+from cabafl.cli.console import console, errors
 
 if TYPE_CHECKING:
     from cabafl.config import Experiment
+    from cabafl.runner import Result
 
 
 def read(file: Path | None, settings: list[str] | None) -> "Experiment":
@@ -32,22 +35,59 @@ def run(
 ) -> None:
     """Run one experiment in virtual time."""
     experiment = read(file, settings)
-    from cabafl.assembly import assemble
     from cabafl.cli.progress import Progress
-    from cabafl.runner import run_parts
+    from cabafl.runner import simulate
 
     folder = out or _new_folder(experiment)
-    parts = assemble(experiment)
-    with Progress(experiment, enabled=not quiet) as progress:
-        try:
-            result = run_parts(parts, folder, progress)
-        except KeyboardInterrupt:
-            text = f"Stopped. What happened so far is in {folder} (no summary.json: the run is not complete)."
-            console.print(text, soft_wrap=True)
-            raise typer.Exit(130) from None
+    with Progress(experiment, enabled=not quiet) as progress, stoppable(folder):
+        result = simulate(experiment, folder, progress, warn)
+    show(result, quiet)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Continue an interrupted run, to the same bytes."""
+    from cabafl.cli.progress import Progress
+    from cabafl.config import load_experiment
+    from cabafl.runner import resume as go_on
+
+    path = folder / "experiment.toml"
+    experiment = load_experiment(path if path.exists() else None)
+    with Progress(experiment, enabled=not quiet) as progress, stoppable(folder):
+        result = go_on(folder, progress, warn)
+    if result is not None:
+        show(result, quiet)
+    elif not quiet:
+        console.print(f"{folder}: this run is complete already.", soft_wrap=True)
+
+
+@contextmanager
+def stoppable(folder: Path) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a run with what can be done about it."""
+    from cabafl.runner import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        console.print(f"Stopped. Not complete; continue with: cabafl resume {folder}", soft_wrap=True)
+        raise typer.Exit(128 + stopped.signal) from None
+    except KeyboardInterrupt:
+        console.print(f"Stopped at once. Not complete; continue with: cabafl resume {folder}", soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def warn(text: str) -> None:
+    """Something went wrong and was mended."""
+    errors.print(f"[yellow]warning:[/] {text}", soft_wrap=True)
+
+
+def show(result: "Result", quiet: bool) -> None:
+    """The summary of a finished run."""
     if not quiet:
         console.print(summary_table(result.summary))
-        console.print(f"Learning curve: {folder / 'curve.png'}", soft_wrap=True)
+        console.print(f"Learning curve: {result.folder}/curve.png", soft_wrap=True)
 
 
 def _new_folder(experiment: "Experiment") -> Path:
@@ -72,18 +112,18 @@ def summary_table(summary: dict[str, Any]) -> Table:
         best += f" ± {100 * summary['best_window_deviation']:.2f}"
     losses = ", ".join(f"{n} {reason}" for reason, n in summary["losses"].items()) or "none"
     rows = {
-        f"accuracy, best {summary['window']}-evaluation window [%]": best,
-        "accuracy at the end [%]": percent(summary["final_accuracy"]),
-        "stability (deviation of the moving average) [%]": percent(summary["stability"]),
+        f"accuracy, best {summary['window']}-evaluation window (%)": best,
+        "accuracy at the end (%)": percent(summary["final_accuracy"]),
+        "stability (deviation of the moving average) (%)": percent(summary["stability"]),
         "fairness (variance of selections)": "-" if summary["fairness"] is None else f"{summary['fairness']:.2e}",
-        "virtual time [s]": f"{summary['virtual_time']:,.0f}",
+        "virtual time (s)": f"{summary['virtual_time']:,.0f}",
         "aggregations": f"{summary['aggregations']:,}",
         "uploads": f"{summary['uploads']:,}",
         "jobs lost": losses,
         "models transferred": f"{summary['transfers']:,} ({summary['bytes'] / 1e6:,.0f} MB)",
-        "energy of the devices [kJ]": f"{summary['joules'] / 1e3:,.1f}",
+        "energy of the devices (kJ)": f"{summary['joules'] / 1e3:,.1f}",
         "mean staleness": "-" if summary["mean_staleness"] is None else f"{summary['mean_staleness']:.2f}",
-        "wall time [s]": f"{summary['wall_seconds']:,.1f}",
+        "wall time (s)": f"{summary['wall_seconds']:,.1f}",
     }
     table = Table(title=f"{summary['method']}, seed {summary['seed']}", show_header=False, title_justify="left")
     for name, value in rows.items():

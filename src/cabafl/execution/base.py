@@ -1,5 +1,6 @@
 """The jobs an engine hands out and the interface of whatever carries them out."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -35,6 +36,7 @@ class FeatureJob(NamedTuple):
 
 
 ExecutorJob = TrainJob | EvaluateJob | FeatureJob
+Interrupt = Callable[[], None]  # called while waiting; raises to stop the waiting
 
 
 class Executor(Protocol):
@@ -43,10 +45,13 @@ class Executor(Protocol):
     evaluation_chunks: int
     feature_chunks: list[range]
 
-    def submit(self, job: ExecutorJob) -> int:
-        """Accepts a job and returns a ticket; may start at once."""
+    def submit(self, job: ExecutorJob, due: float = 0.0) -> int:
+        """Accepts a job and returns a ticket; may start at once, jobs that are due earlier first."""
 
-    def result(self, ticket: int) -> Any:
+    def done(self, ticket: int) -> bool:
+        """Whether `result` would not wait for others."""
+
+    def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
         """Waits for a job; each result is given out once."""
 
     def discard(self, ticket: int) -> None:

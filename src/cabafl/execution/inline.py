@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cabafl.execution.base import EvaluateJob, ExecutorJob, TrainJob
+from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt, TrainJob
 from cabafl.learning.task import Task
 
 
@@ -25,14 +25,20 @@ class InlineExecutor:
         self._jobs: dict[int, ExecutorJob] = {}
         self._tickets = 0
 
-    def submit(self, job: ExecutorJob) -> int:
+    def submit(self, job: ExecutorJob, due: float = 0.0) -> int:
         """Keeps the job for later."""
         self._tickets += 1
         self._jobs[self._tickets] = job
         return self._tickets
 
-    def result(self, ticket: int) -> Any:
+    def done(self, ticket: int) -> bool:
+        """There is nobody else to wait for."""
+        return True
+
+    def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
         """Carries the job out now."""
+        if interrupt is not None:
+            interrupt()
         return carry_out(self.task, self._jobs.pop(ticket))
 
     def discard(self, ticket: int) -> None:

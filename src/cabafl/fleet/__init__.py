@@ -1,5 +1,18 @@
 """Who the devices are."""
 
 from cabafl.fleet.devices import CONFIGS, TIERS, Fleet, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.fleet.faults import FINE, Absence, Fate, Faults, read_trace
 
-__all__ = ["CONFIGS", "TIERS", "Fleet", "config_counts", "gaussian_fleet", "tiered_fleet"]
+__all__ = [
+    "CONFIGS",
+    "FINE",
+    "TIERS",
+    "Absence",
+    "Fate",
+    "Faults",
+    "Fleet",
+    "config_counts",
+    "gaussian_fleet",
+    "read_trace",
+    "tiered_fleet",
+]

@@ -85,7 +85,7 @@ class Task:
         self.model.load(weights)
         if chunk not in self._test:
             part = slice(chunk * EVALUATION_CHUNK, (chunk + 1) * EVALUATION_CHUNK)
-            x = self._to_device(self.dataset.inputs(self.dataset.test.x[part]))
+            x = self._to_device(self.dataset.inputs(self.dataset.test.x[part])).clone()  # aligned memory of its own
             self._test[chunk] = x, self.dataset.test.y[part].to(self.device)
         return evaluate(self.model.network, *self._test[chunk])
 

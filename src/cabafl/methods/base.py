@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
+from cabafl.state import State
+
 Weights = npt.NDArray[np.float32]  # one flat vector per model, never changed after it was handed over
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 FeatureKind = Literal["activations", "activation_counts", "labels"]
-LossReason = Literal["crash", "timeout", "rejected", "stale"]
+LossReason = Literal["crash", "left", "timeout", "rejected", "stale"]
 Kind = Literal["synchronous", "asynchronous", "semi-asynchronous"]
 
 
@@ -27,7 +29,7 @@ class Parameters(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class Objective(State):
     """How a device trains where it differs from the experiment's ``[training]`` section."""
 
     epochs: int | None = None
@@ -39,7 +41,7 @@ PLAIN = Objective()
 
 
 @dataclass(slots=True)
-class Job:
+class Job(State):
     """A model on its way: what was sent to whom. ``tag`` is the method's own mark, usually the slot."""
 
     number: int
@@ -147,13 +149,8 @@ class Server(Protocol):
         """Records a decision worth knowing later."""
 
 
-class State:
-    """Marks objects whose attributes (numbers, strings, arrays, lists, dictionaries, other states) are all there is
-    to know about them, so that a checkpoint can store and restore them without their help."""
-
-
 class Method(State):
-    """Base of all methods. Attributes set in `start` and later are the state of the method."""
+    """Base of all methods. Its attributes are its state: a checkpoint stores all of them but ``parameters``."""
 
     name: ClassVar[str]
     kind: ClassVar[Kind]

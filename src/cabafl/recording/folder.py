@@ -3,18 +3,17 @@
 ``summary.json`` is written last: a folder without it is not a finished run.
 """
 
+import errno
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
-import numpy as np
-import numpy.typing as npt
 from safetensors.torch import save
 from torch import Tensor
 
-from cabafl.errors import UserError
+from cabafl.errors import RunStopped, UserError
 from cabafl.recording.events import Evaluated, Event
 
 EVENTS = "events.jsonl"
@@ -24,16 +23,28 @@ SUMMARY = "summary.json"
 EXPERIMENT = "experiment.toml"
 ENVIRONMENT = "environment.json"
 CURVE = "curve.png"
+CHECKPOINT = "checkpoint.json"
+_HEADER = (",".join(Evaluated._fields) + "\n").encode()
+
+
+def sync(path: Path) -> None:
+    """The file's bytes are on disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def write_atomic(path: Path, content: bytes) -> None:
     """The file is either complete or as it was before."""
     temporary = path.with_name(f".{path.name}.part")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def as_json(value: Mapping[str, Any]) -> bytes:
@@ -41,34 +52,75 @@ def as_json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
+def out_of_space(error: OSError, path: Path) -> RunStopped:
+    """What to tell when a file of the run cannot be written."""
+    reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error))
+    return RunStopped(f"{path}: the run stops because it cannot be recorded: {reason}")
+
+
 class RunFolder:
     """Writes one run as it happens; a listener of the engine's event stream."""
 
-    def __init__(self, path: Path) -> None:
-        """Makes the folder; one that holds anything already is refused, so that no result is overwritten."""
+    def __init__(self, path: Path, events: IO[bytes], metrics: IO[bytes]) -> None:
         self.path = path
+        self._events = events
+        self._metrics = metrics
+
+    @classmethod
+    def create(cls, path: Path, experiment_toml: str, environment: Mapping[str, Any]) -> "RunFolder":
+        """A new folder that says what was asked; one that holds anything already is refused."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
                 raise UserError(f"--out = {path}: the folder is not empty; accepted: a new or empty folder")
-            self._events: TextIO = (path / EVENTS).open("x", encoding="utf-8", buffering=1 << 18)
-            self._metrics: TextIO = (path / METRICS).open("x", encoding="utf-8")
+            write_atomic(path / ENVIRONMENT, as_json(environment))
+            write_atomic(path / EXPERIMENT, experiment_toml.encode())
+            folder = cls(path, (path / EVENTS).open("xb", buffering=1 << 18), (path / METRICS).open("xb"))
+            folder._metrics.write(_HEADER)
         except OSError as error:
             raise UserError(f"--out = {path}: cannot be written: {error.strerror}") from None
-        self._metrics.write(",".join(Evaluated._fields) + "\n")
+        return folder
 
-    def describe(self, experiment_toml: str, environment: Mapping[str, Any]) -> None:
-        """What was asked, before anything happens."""
-        write_atomic(self.path / EXPERIMENT, experiment_toml.encode())
-        write_atomic(self.path / ENVIRONMENT, as_json(environment))
+    @classmethod
+    def reopen(cls, path: Path, positions: Mapping[str, int] | None) -> "RunFolder":
+        """An interrupted run's folder, its record cut back to where a checkpoint was taken (None: to the beginning)."""
+        ends = {EVENTS: 0, METRICS: 0} if positions is None else positions
+        for name, end in ends.items():
+            if not (path / name).exists() and positions is None:
+                (path / name).touch()
+            if (path / name).stat().st_size < end:
+                raise UserError(f"{path / name}: shorter than when the checkpoint was taken ({end} bytes)")
+        files = []
+        for name in (EVENTS, METRICS):
+            os.truncate(path / name, ends[name])
+            files.append((path / name).open("ab", buffering=1 << 18))
+        folder = cls(path, *files)
+        if positions is None:
+            folder._metrics.write(_HEADER)
+        return folder
 
     def __call__(self, event: Event) -> None:
         """Appends one event; an evaluation also makes a row of metrics and flushes both files."""
-        self._events.write(event.line() + "\n")
-        if isinstance(event, Evaluated):
-            self._metrics.write(event.row() + "\n")
-            self._metrics.flush()
-            self._events.flush()
+        try:
+            self._events.write((event.line() + "\n").encode())
+            if isinstance(event, Evaluated):
+                self._metrics.write((event.row() + "\n").encode())
+                self._metrics.flush()
+                self._events.flush()
+        except OSError as error:
+            raise out_of_space(error, self.path) from error
+
+    def positions(self) -> dict[str, int]:
+        """How long the record is, everything of it being on disk."""
+        for file in (self._events, self._metrics):
+            file.flush()
+            os.fsync(file.fileno())
+        return {EVENTS: self._events.tell(), METRICS: self._metrics.tell()}
+
+    def rows(self) -> list[Evaluated]:
+        """The evaluations recorded so far."""
+        self._metrics.flush()
+        return read_metrics(self.path)
 
     def save_model(self, tensors: Mapping[str, Tensor]) -> None:
         """Named tensors of the last global model."""
@@ -80,46 +132,24 @@ class RunFolder:
         write_atomic(self.path / SUMMARY, as_json(summary))
 
     def close(self) -> None:
-        """Everything recorded so far is on disk and readable."""
+        """Everything recorded so far is on disk and readable; what does not fit there any more is lost."""
         for file in (self._events, self._metrics):
-            if not file.closed:
+            if file.closed:
+                continue
+            try:
                 file.flush()
                 os.fsync(file.fileno())
-                file.close()
+            except OSError:
+                os.close(os.dup(file.fileno()))  # the disk is full: the run has said so already
+            finally:
+                try:
+                    file.close()
+                except OSError:
+                    continue
 
 
-def summarise(
-    rows: list[Evaluated],
-    selections: npt.NDArray[np.int64],
-    losses: Mapping[str, int],
-    staleness: Mapping[int, int],
-) -> dict[str, Any]:
-    """Everything of ``summary.json`` that does not depend on the machine."""
-    from cabafl.recording.metrics import WINDOW, best_window_mean, fairness, stability
-
-    accuracy = [row.accuracy for row in rows]
-    best = best_window_mean(accuracy)
-    last = rows[-1]
-    uploads = sum(staleness.values())
-    return {
-        "best_window_mean": best[0] if best else None,
-        "best_window_deviation": best[1] if best else None,
-        "window": WINDOW,
-        "best_accuracy": max(accuracy),
-        "final_accuracy": last.accuracy,
-        "final_loss": last.loss,
-        "stability": stability(accuracy),
-        "fairness": fairness(selections.tolist()),
-        "evaluations": len(rows),
-        "virtual_time": last.virtual_time,
-        "aggregations": last.version,
-        "downloads": last.downloads,
-        "uploads": last.uploads,
-        "feature_downloads": last.feature_downloads,
-        "transfers": last.transfers,
-        "bytes": last.bytes,
-        "joules": last.joules,
-        "losses": dict(sorted(losses.items())),
-        "mean_staleness": sum(s * n for s, n in staleness.items()) / uploads if uploads else None,
-        "max_staleness": max(staleness, default=None),
-    }
+def read_metrics(path: Path) -> list[Evaluated]:
+    """The rows of a run's ``metrics.csv``, to the last bit."""
+    lines = (path / METRICS).read_text(encoding="utf-8").splitlines()[1:]
+    kinds = Evaluated.__annotations__.values()
+    return [Evaluated(*(kind(text) for kind, text in zip(kinds, line.split(","), strict=True))) for line in lines]

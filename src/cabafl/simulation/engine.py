@@ -2,7 +2,8 @@
 
 Events are served by (time, rank, serial): equal times in the order they were scheduled, evaluations last, so that an
 evaluation at time t sees everything that happened at t. How long a job will take, and whether its result will be used,
-is known when it is dispatched: results nobody will use are never computed.
+is known when it is dispatched: results nobody will use are never computed. All other jobs in flight are already being
+trained while the clock waits for the earliest.
 """
 
 import heapq
@@ -13,15 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from cabafl.execution.base import EvaluateJob, Executor, FeatureJob, TrainJob
-from cabafl.fleet.devices import Fleet
+from cabafl.execution.base import Executor, FeatureJob, Interrupt, TrainJob
+from cabafl.fleet import FINE, Absence, Fate, Faults, Fleet
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
-from cabafl.recording.events import Collection, Dispatched, Evaluated, Event, Lost, Noted, Published, Uploaded
+from cabafl.recording.events import Collection, Dispatched, Event, Lost, Noted, Published, Uploaded
 from cabafl.rng import Stream, seed64
 from cabafl.simulation.idle import IdleSet
 from cabafl.simulation.ledger import Ledger
+from cabafl.simulation.outbox import Outbox, Score
+from cabafl.state import State, attributes
 
 FEATURE_BYTES = 8  # per number of a feature vector on the wire
+FOREVER = float("inf")
 
 
 @dataclass(frozen=True)
@@ -44,26 +48,33 @@ class Kind(IntEnum):
     FEATURES = 2
     TIMER = 3
     EVALUATE = 4
+    CRASH = 5  # a device loses its job
+    LEAVE = 6
+    RETURN = 7
 
 
 @dataclass(slots=True)
-class Flight:
+class Flight(State):
     """A job in flight, with what the engine needs to know about it."""
 
     job: Job
     started: float
     seconds: float
     joules: float
-    ticket: int | None
+    corrupt: str | None = None
+    needed: bool = False  # its result will be used
     abandoned: bool = False  # given up by the server; the device is still busy with it
 
 
 @dataclass(slots=True)
-class Gathering:
+class Gathering(State):
     """A feature collection under way."""
 
-    tickets: list[int]
+    weights: Weights
+    feature: FeatureKind
+    asked: Ints
     missing: Ints
+    needed: bool
 
 
 class Simulation:
@@ -82,7 +93,9 @@ class Simulation:
         parameters: int,
         epochs: int = 1,
         learning_rate: float = 0.01,
+        faults: Faults | None = None,
         emit: Callable[[Event], None],
+        interrupt: Interrupt | None = None,
     ) -> None:
         self.method = method
         self.fleet = fleet
@@ -94,11 +107,15 @@ class Simulation:
         self.parameters = parameters
         self.epochs = epochs
         self.learning_rate = learning_rate
-        self.emit = emit
+        self.faults = faults or Faults()
+        self.outbox = Outbox(executor, emit)
+        self.emit = self.outbox.put
+        self.interrupt = interrupt or (lambda: None)
         self.sizes = fleet.sizes
+        self.horizon = FOREVER if limits.virtual_time is None else limits.virtual_time
         self.idle = IdleSet(len(fleet), np.flatnonzero(fleet.sizes > 0))
+        self.away: set[int] = set()
         self.now = 0.0
-        self.horizon = float("inf") if limits.virtual_time is None else limits.virtual_time
         self.version = 0
         self.model = initial
         self.ledger = Ledger()
@@ -107,53 +124,97 @@ class Simulation:
         self.queue: list[tuple[float, int, int, Kind, Any]] = []
         self._serial = 0
         self._streams: dict[str, Stream] = {}
-        self._score: tuple[int, float, float] | None = None  # version, accuracy, loss of the last evaluation
+        self._score: Score | None = None  # of the version evaluated last
         self._row: tuple[float, int] | None = None  # time and version of the last row written
+        # Not part of the state: they follow from it.
+        self._tickets: dict[int, list[int]] = {}  # by serial of a collection or number of a job (negative)
+        self._results: dict[int, list[Any]] = {}
 
     # The run
 
-    def run(self) -> None:
-        """From time 0 to the end; ends with an evaluation."""
+    def start(self) -> None:
+        """Time 0."""
         self._evaluate()
         self._schedule_evaluation(1)
+        if self.faults.devices_leave:
+            for device in np.flatnonzero(self.sizes > 0).tolist():
+                self._schedule_absence(device, 0, 0.0)
         self.method.start(self)
-        while not self._finished():
-            if not self.queue or self.queue[0][0] > self.horizon:
-                self.now = self.horizon if self.horizon < float("inf") else self.now
-                break
-            self.now, _, _, kind, what = heapq.heappop(self.queue)
-            self._handle(kind, what)
+
+    def step(self) -> bool:
+        """Serves one event; False when the run is over. An interrupt leaves the state as it was before the event."""
+        if self._finished():
+            return False
+        if not self.queue or self.queue[0][0] > self.horizon:
+            self.now = self.horizon if self.horizon < FOREVER else self.now
+            return False
+        self.interrupt()
+        time, _, serial, kind, what = self.queue[0]
+        self._await(serial, kind, what)
+        heapq.heappop(self.queue)
+        self.now = time
+        self._handle(serial, kind, what)
+        self.outbox.flush()
+        return True
+
+    def finish(self) -> None:
+        """The last evaluation; everything is recorded."""
         if self._row != (self.now, self.version):
             self._evaluate()
+        self.outbox.flush(wait=True)
 
-    def _schedule_evaluation(self, number: int) -> None:
-        if self.limits.evaluate_aggregations is None:
-            self._schedule_at(self.limits.evaluate_every * number, Kind.EVALUATE, number)
+    def run(self) -> None:
+        """From time 0 to the end."""
+        self.start()
+        while self.step():
+            pass
+        self.finish()
 
     def _finished(self) -> bool:
         """After the last allowed dispatch, the run lasts until all jobs are back."""
-        return self._exhausted() and not any(not flight.abandoned for flight in self.flights.values())
+        return self._exhausted() and all(flight.abandoned for flight in self.flights.values())
 
     def _exhausted(self) -> bool:
         return self.limits.max_dispatches is not None and self.ledger.dispatches >= self.limits.max_dispatches
 
-    def _handle(self, kind: Kind, what: Any) -> None:
+    def _await(self, serial: int, kind: Kind, what: Any) -> None:
+        """Waits for the results an event needs, before anything is changed."""
+        key = -1 - what if kind is Kind.FINISH else serial
+        if key in self._tickets:
+            tickets, results = self._tickets[key], self._results.setdefault(key, [])
+            while tickets:
+                results.append(self.executor.result(tickets[0], self.interrupt))
+                del tickets[0]
+            del self._tickets[key]
+
+    def _handle(self, serial: int, kind: Kind, what: Any) -> None:
         if kind is Kind.FINISH:
-            self._finish(what)
-        elif kind is Kind.TIMEOUT:
-            self._time_out(what)
+            self._end_job(what)
         elif kind is Kind.EVALUATE:
             self._evaluate()
             self._schedule_evaluation(what + 1)
+        elif kind is Kind.TIMEOUT:
+            self._time_out(what)
         elif kind is Kind.FEATURES:
-            self._features(what)
-        else:
+            self._features(what, self._results.pop(serial, []))
+        elif kind is Kind.TIMER:
             self.method.on_timer(self, what)
+        elif kind is Kind.CRASH:
+            self._crash(what)
+        elif kind is Kind.LEAVE:
+            self._leave(*what)
+        else:
+            self._return(*what)
 
-    def _schedule_at(self, time: float, kind: Kind, what: Any) -> None:
+    def _schedule_at(self, time: float, kind: Kind, what: Any) -> int:
         self._serial += 1
         rank = 1 if kind is Kind.EVALUATE else 0
         heapq.heappush(self.queue, (time, rank, self._serial, kind, what))
+        return self._serial
+
+    def _schedule_evaluation(self, number: int) -> None:
+        if self.limits.evaluate_aggregations is None:
+            self._schedule_at(self.limits.evaluate_every * number, Kind.EVALUATE, number)
 
     # Orders of the method
 
@@ -170,41 +231,66 @@ class Simulation:
         self.idle.remove(device)
         ledger = self.ledger
         number = ledger.dispatches
-        ledger.dispatches += 1
+        ledger.dispatches = number + 1
         ledger.downloads += 1
         ledger.bytes += weights.nbytes
         self.selections[device] += 1
         work = 1.0 if objective.epochs is None else objective.epochs / self.epochs
+        fate = self.faults.fate(number)
         seconds = self.fleet.job_seconds(device, work)
+        if fate is not FINE:
+            seconds = self._stretched(seconds, fate)
         job = Job(number, device, tag, self.version, weights, objective)
-        flight = Flight(job, self.now, seconds, self.fleet.job_joules(device, work), None)
+        flight = Flight(job, self.now, seconds, self.fleet.job_joules(device, work * fate.stretch), fate.corrupt)
         self.flights[number] = flight
-        in_time = self._schedule_end(flight)
-        if in_time and self.now + seconds <= self.horizon:
-            flight.ticket = self.executor.submit(
-                TrainJob(number, device, weights, objective.epochs, objective.lr_scale, objective.prox)
-            )
-        self.emit(Dispatched(self.now, number, device, tag, self.version, self.now + seconds))
+        flight.needed = self._schedule_end(flight, fate)
+        if flight.needed:
+            self._submit_training(flight)
+        self.emit(Dispatched(self.now, number, device, tag, job.version, self.now + seconds))
         return number
 
-    def _schedule_end(self, flight: Flight) -> bool:
+    def _stretched(self, seconds: float, fate: Fate) -> float:
+        if fate.stretch != 1.0:
+            self.ledger.slowed += 1
+        return seconds * fate.stretch
+
+    def _schedule_end(self, flight: Flight, fate: Fate) -> bool:
+        """Schedules how the job ends; whether its trained weights will be used."""
+        number, end = flight.job.number, self.now + flight.seconds
+        if fate.crash_at is not None:
+            end = self.now + fate.crash_at * flight.seconds
+            self._schedule_at(end, Kind.CRASH, number)
+        elif end < FOREVER:
+            self._schedule_at(end, Kind.FINISH, number)
         timeout = self.limits.slot_timeout
-        in_time = timeout is None or flight.seconds <= timeout
-        if timeout is not None and not in_time:
-            self._schedule_at(self.now + timeout, Kind.TIMEOUT, flight.job.number)
-        if flight.seconds != float("inf"):
-            self._schedule_at(self.now + flight.seconds, Kind.FINISH, flight.job.number)
-        return in_time
+        late = timeout is not None and end > self.now + timeout
+        if timeout is not None and late:
+            self._schedule_at(self.now + timeout, Kind.TIMEOUT, number)
+        return not late and fate.crash_at is None and fate.corrupt is None and end <= self.horizon
+
+    def _submit_training(self, flight: Flight) -> None:
+        job, how = flight.job, flight.job.objective
+        training = TrainJob(job.number, job.device, job.weights, how.epochs, how.lr_scale, how.prox)
+        self._tickets[-1 - job.number] = [self.executor.submit(training, flight.started + flight.seconds)]
 
     def cancel(self, job: int) -> None:
         """See `Server.cancel`. The energy spent so far stays spent."""
-        flight = self.flights.pop(job)
-        if flight.ticket is not None:
-            self.executor.discard(flight.ticket)
-        self.ledger.joules += flight.joules * min(1.0, (self.now - flight.started) / flight.seconds)
+        flight = self._drop(job)
+        if flight is None:
+            return
         self.ledger.losses["cancelled"] += 1
-        self.idle.add(flight.job.device)
         self.emit(Lost(self.now, job, flight.job.device, flight.job.tag, "cancelled"))
+        self.idle.add(flight.job.device)
+
+    def _drop(self, number: int) -> Flight | None:
+        """Ends a flight before its time."""
+        flight = self.flights.pop(number, None)
+        if flight is not None:
+            for ticket in self._tickets.pop(-1 - number, ()):
+                self.executor.discard(ticket)
+            self._results.pop(-1 - number, None)
+            self.ledger.joules += flight.joules * min(1.0, (self.now - flight.started) / flight.seconds)
+        return flight
 
     def publish(self, weights: Weights, /, **facts: Any) -> None:
         """See `Server.publish`."""
@@ -227,42 +313,46 @@ class Simulation:
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
         """See `Server.collect_features`. Devices answer beside their training; one event marks the last answer."""
-        asked = np.flatnonzero(self.sizes > 0)
+        asked = np.array([d for d in np.flatnonzero(self.sizes > 0).tolist() if d not in self.away], dtype=np.int64)
         self.ledger.feature_downloads += len(asked)
         self.ledger.bytes += len(asked) * weights.nbytes
         seconds = np.zeros(len(asked)) if instant else self.fleet.collection_seconds()[asked]
-        allowed = float("inf") if timeout is None else timeout
-        missing = asked[seconds > allowed]
-        delay = min(float(seconds.max()), allowed)
-        tickets = []
-        if self.now + delay <= self.horizon:
-            tickets = [self.executor.submit(FeatureJob(weights, kind, d)) for d in self.executor.feature_chunks]
+        allowed = FOREVER if timeout is None else timeout
+        end = self.now + min(float(seconds.max(initial=0.0)), allowed)
+        gathering = Gathering(weights, kind, asked, asked[seconds > allowed], needed=end <= self.horizon)
         self.emit(Collection(self.now, "start", len(asked), 0))
-        self._schedule_at(self.now + delay, Kind.FEATURES, Gathering(tickets, missing))
+        serial = self._schedule_at(end, Kind.FEATURES, gathering)
+        self._submit_features(serial, end, gathering)
+
+    def _submit_features(self, serial: int, end: float, what: Gathering) -> None:
+        if what.needed:
+            chunks = self.executor.feature_chunks
+            jobs = (FeatureJob(what.weights, what.feature, devices) for devices in chunks)
+            self._tickets[serial] = [self.executor.submit(job, end) for job in jobs]
 
     # Events
 
-    def _finish(self, number: int) -> None:
+    def _end_job(self, number: int) -> None:
         flight = self.flights.pop(number, None)
         if flight is None:
-            return  # cancelled meanwhile
-        device = flight.job.device
-        self.ledger.joules += flight.joules
+            return  # cancelled, or its device left
+        job = flight.job
+        device = job.device
+        ledger = self.ledger
+        ledger.joules += flight.joules
         self.idle.add(device)
         if flight.abandoned:
             self.method.on_idle(self, device)
             return
-        assert flight.ticket is not None
-        weights = self.executor.result(flight.ticket)
-        self.ledger.uploads += 1
-        self.ledger.bytes += weights.nbytes
-        problem = self._problem(flight.job, weights)
-        if problem:
-            self._lose(flight.job, problem)
+        weights = self._results.pop(-1 - number)[0] if flight.needed else _corrupted(job.weights, flight.corrupt)
+        ledger.uploads += 1
+        ledger.bytes += weights.nbytes
+        problem = self._problem(job, weights)
+        if problem is not None:
+            self._lose(job, problem)
             return
-        job = flight.job
         staleness = self.version - job.version
-        self.ledger.staleness[staleness] += 1
+        ledger.staleness[staleness] += 1
         self.emit(Uploaded(self.now, number, device, job.tag, job.version, staleness))
         rate = self.learning_rate * job.objective.lr_scale
         self.method.on_upload(self, Upload(job, weights, self.sizes.item(device), rate, flight.seconds))
@@ -285,41 +375,109 @@ class Simulation:
             flight.abandoned = True
             self._lose(flight.job, "timeout")
 
-    def _features(self, gathering: Gathering) -> None:
-        parts = [self.executor.result(ticket) for ticket in gathering.tickets]
-        width = max(part.shape[1] for part in parts)
+    def _crash(self, number: int) -> None:
+        flight = self._drop(number)
+        if flight is None:
+            return
+        self.idle.add(flight.job.device)
+        if flight.abandoned:
+            self.method.on_idle(self, flight.job.device)
+        else:
+            self._lose(flight.job, "crash")
+
+    def _schedule_absence(self, device: int, number: int, since: float) -> None:
+        absence = self.faults.absence(device, number, since)
+        if absence is not None:
+            self._schedule_at(absence.leave, Kind.LEAVE, (device, number, absence.back))
+
+    def _leave(self, device: int, number: int, back: float) -> None:
+        self.away.add(device)
+        self._schedule_at(back, Kind.RETURN, (device, number))
+        if device in self.idle:
+            self.idle.remove(device)
+            return
+        flight = self._drop(next(n for n, f in self.flights.items() if f.job.device == device))
+        assert flight is not None
+        if not flight.abandoned:
+            self._lose(flight.job, "left")
+
+    def _return(self, device: int, number: int) -> None:
+        self.away.remove(device)
+        self._schedule_absence(device, number + 1, self.now)
+        self.idle.add(device)
+        self.method.on_idle(self, device)
+
+    def _features(self, gathering: Gathering, parts: list[Any]) -> None:
+        width = max((part.shape[1] for part in parts), default=0)
         rows = np.zeros((len(self.fleet), width), dtype=np.float32)
         for devices, part in zip(self.executor.feature_chunks, parts, strict=True):
             rows[devices.start : devices.stop, : part.shape[1]] = part
-        rows[gathering.missing] = 0.0
-        answered = int((self.sizes > 0).sum()) - len(gathering.missing)
-        self.ledger.feature_uploads += answered
-        self.ledger.bytes += answered * width * FEATURE_BYTES
-        self.ledger.joules += float(self.fleet.collection_joules()[self.sizes > 0].sum())
-        self.emit(Collection(self.now, "end", answered, len(gathering.missing)))
+        answered = np.zeros(len(rows), dtype=bool)
+        answered[gathering.asked] = True
+        answered[gathering.missing] = False
+        rows[~answered] = 0.0
+        count = int(answered.sum())
+        self.ledger.feature_uploads += count
+        self.ledger.bytes += count * width * FEATURE_BYTES
+        self.ledger.joules += float(self.fleet.collection_joules()[gathering.asked].sum())
+        self.emit(Collection(self.now, "end", count, len(gathering.missing)))
         self.method.on_features(self, rows)
 
     def _evaluate(self) -> None:
-        if self._score is None or self._score[0] != self.version:
-            tickets = [self.executor.submit(EvaluateJob(self.model, i)) for i in range(self.executor.evaluation_chunks)]
-            scores = [self.executor.result(ticket) for ticket in tickets]
-            samples = sum(score.samples for score in scores)
-            correct = sum(score.correct for score in scores)
-            self._score = self.version, correct / samples, sum(score.loss for score in scores) / samples
-        _, accuracy, loss = self._score
-        ledger = self.ledger
+        if self._score is None or self._score.version != self.version:
+            self._score = Score(self.version)
+            self._score.begin(self.executor, self.model, self.now)
         self._row = self.now, self.version
-        self.emit(
-            Evaluated(
-                self.now,
-                self.version,
-                accuracy,
-                loss,
-                ledger.downloads,
-                ledger.uploads,
-                ledger.feature_downloads,
-                ledger.transfers,
-                ledger.bytes,
-                ledger.joules,
-            )
-        )
+        self.outbox.put_row(self.now, self._score, self.ledger)
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on from here; between two steps only. Waits for evaluations under way."""
+        self.outbox.flush(wait=True)
+        assert self._score is not None
+        method = {name: value for name, value in attributes(self.method).items() if name != "parameters"}
+        return {
+            "now": self.now,
+            "version": self.version,
+            "model": self.model,
+            "idle": self.idle,
+            "away": sorted(self.away),
+            "ledger": self.ledger,
+            "selections": self.selections,
+            "flights": self.flights,
+            "queue": [(time, rank, serial, int(kind), what) for time, rank, serial, kind, what in self.queue],
+            "serial": self._serial,
+            "streams": {purpose: stream.counter for purpose, stream in self._streams.items()},
+            "score": (self._score.version, self._score.value),
+            "row": self._row,
+            "method": method,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from `state`: jobs that were under way are handed out again, with the same results."""
+        self.now, self.version, self.model = state["now"], state["version"], state["model"]
+        self.idle, self.ledger, self.selections = state["idle"], state["ledger"], state["selections"]
+        self.away = set(state["away"])
+        self.flights = state["flights"]
+        self.queue = [(time, rank, serial, Kind(kind), what) for time, rank, serial, kind, what in state["queue"]]
+        self._serial = state["serial"]
+        for purpose, counter in state["streams"].items():
+            self.random(purpose).counter = counter
+        self._score = Score(*state["score"])
+        self._row = state["row"]
+        vars(self.method).update(state["method"])
+        for flight in self.flights.values():
+            if flight.needed and not flight.abandoned:
+                self._submit_training(flight)
+        for time, _, serial, kind, what in sorted(self.queue, key=lambda entry: entry[:3]):
+            if kind is Kind.FEATURES:
+                self._submit_features(serial, time, what)
+
+
+def _corrupted(weights: Weights, how: str | None) -> Weights:
+    """What a faulty device sends."""
+    return np.full_like(weights, np.nan) if how == "nan" else np.zeros(weights.size + 1, dtype=np.float32)
+
+
+__all__ = ["Absence", "Faults", "Flight", "Gathering", "Kind", "Limits", "Simulation"]

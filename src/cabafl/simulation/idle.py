@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cabafl.methods.base import Ints, Random
+from cabafl.state import State
 
 
-class IdleSet:
+class IdleSet(State):
     """Add, remove, test and draw in O(1): ids packed in an array, the last one fills the gap of a removed one.
 
     The order depends on the history of the run, which is the same in every repetition; a checkpoint stores it.

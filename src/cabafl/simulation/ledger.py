@@ -1,11 +1,13 @@
 """What a run has cost so far."""
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
+
+from cabafl.state import State
 
 
 @dataclass
-class Ledger:
+class Ledger(State):
     """Everything that travels is counted, the first dispatches and the first collection too."""
 
     dispatches: int = 0
@@ -15,8 +17,13 @@ class Ledger:
     feature_uploads: int = 0
     bytes: int = 0
     joules: float = 0.0
-    losses: Counter[str] = field(default_factory=Counter)
-    staleness: Counter[int] = field(default_factory=Counter)
+    slowed: int = 0  # jobs that a device slowed down in the middle
+    losses: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by reason
+    staleness: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # uploads by staleness
+
+    def __post_init__(self) -> None:
+        self.losses = defaultdict(int, self.losses)
+        self.staleness = defaultdict(int, self.staleness)
 
     @property
     def transfers(self) -> int:

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
-from cabafl.methods.base import State, Weights
+from cabafl.methods.base import Weights
+from cabafl.state import State
 
 
 class SimilarityHistory(State):

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cabafl.methods.base import Floats, Ints, State
+from cabafl.methods.base import Floats, Ints
+from cabafl.state import State
 
 _ROWS = 8192  # rows turned into float64 at a time, so that no second table is made
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cabafl.methods.base import Floats, Idle, Ints, Random, State
+from cabafl.methods.base import Floats, Idle, Ints, Random
 from cabafl.methods.cabafl.features import FeatureTable, dot
+from cabafl.state import State
 
 
 class SelectionCounts(State):

@@ -1,0 +1,76 @@
+"""A worker process: builds the task once, then carries out jobs until its connection closes.
+
+Started as ``python -m cabafl.execution.worker DESCRIPTOR``: no fork (torch's threads and GPUs would not survive it) and
+no second import of the caller's main module.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+def _die_with_parent(parent: int) -> None:
+    """Ends this process when its parent is gone, in the middle of a job too."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux; elsewhere the thread below has to do
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def serve(connection: Connection) -> None:
+    """Receives the task, then jobs; each is answered with its ticket and result, weights through the arena."""
+    import numpy as np
+    import torch
+
+    from cabafl.execution.arena import Arena
+    from cabafl.execution.base import TrainJob
+    from cabafl.execution.inline import carry_out
+    from cabafl.execution.recipe import put_together
+
+    torch.set_num_threads(1)
+    path, recipe, data, places, exchange = connection.recv()
+    sys.path[:] = path
+    arena = Arena(*data)
+    shared = Arena(*exchange)
+    task = put_together(recipe, {name: arena.array(place) for name, place in places.items()})
+    connection.send(("ready", None))
+    while True:
+        ticket, job, place = connection.recv()
+        buffer = shared.array(place)
+        job = job._replace(weights=buffer)
+        try:
+            result: Any = carry_out(task, job)
+        except Exception:
+            connection.send((ticket, RuntimeError(traceback.format_exc())))
+            continue
+        if isinstance(job, TrainJob):
+            np.copyto(buffer, result)
+            result = None
+        connection.send((ticket, result))
+
+
+def main() -> None:
+    """Entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which then closes the connection
+    _die_with_parent(int(sys.argv[2]))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        serve(Connection(int(sys.argv[1])))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

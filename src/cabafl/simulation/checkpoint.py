@@ -1,0 +1,107 @@
+"""Checkpoints: the state of a run between two events, complete or not there at all.
+
+``checkpoint-N.safetensors`` holds the arrays and, in its header, the rest as JSON. ``checkpoint.json`` names it with
+its SHA-256 and is replaced last, in one step; only then is the previous checkpoint removed.
+"""
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from cabafl.errors import UserError
+from cabafl.recording.folder import CHECKPOINT, as_json, sync, write_atomic
+from cabafl.state import Decoder, Encoder
+
+FORMAT = 1
+
+
+class Checkpoint(NamedTuple):
+    """What is stored: the engine's state, where the record files ended, and wall seconds so far."""
+
+    number: int
+    engine: dict[str, Any]
+    positions: dict[str, int]
+    wall_seconds: float
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, experiment: str) -> None:
+    """Writes a checkpoint; ``experiment`` (its file's text) marks whose it is. OSError leaves the old one in force."""
+    encoder = Encoder()
+    tree = encoder.encode(checkpoint.engine)
+    header = {"state": json.dumps(tree), "experiment": fingerprint(experiment)}
+    path = folder / f"checkpoint-{checkpoint.number}.safetensors"
+    try:
+        save_file({name: np.ascontiguousarray(a) for name, a in encoder.arrays.items()}, path, metadata=header)
+        sync(path)
+        about = {
+            "format": FORMAT,
+            "number": checkpoint.number,
+            "file": path.name,
+            "sha256": _sha256(path),
+            "experiment": fingerprint(experiment),
+            "positions": checkpoint.positions,
+            "wall_seconds": checkpoint.wall_seconds,
+            "virtual_time": checkpoint.engine["now"],
+        }
+        write_atomic(folder / CHECKPOINT, as_json(about))
+    except (OSError, SafetensorError) as error:
+        path.unlink(missing_ok=True)
+        raise OSError(f"the checkpoint cannot be written: {error}") from error
+    for old in folder.glob("checkpoint-*.safetensors"):
+        if old != path:
+            old.unlink(missing_ok=True)
+
+
+def load_checkpoint(folder: Path, experiment: str) -> Checkpoint | None:
+    """The last complete checkpoint of a folder, verified; None when there is none yet."""
+    pointer = folder / CHECKPOINT
+    if not pointer.exists():
+        return None
+    try:
+        about = json.loads(pointer.read_text(encoding="utf-8"))
+        if about["format"] != FORMAT:
+            raise UserError(f"{pointer}: format {about['format']!r} is not known to this version; accepted: {FORMAT}")
+        if about["experiment"] != fingerprint(experiment):
+            raise UserError(f"{pointer}: belongs to another experiment than {folder / 'experiment.toml'}")
+        path = folder / Path(about["file"]).name
+        if _sha256(path) != about["sha256"]:
+            raise UserError(f"{path}: damaged: its SHA-256 is not the one in {pointer.name}")
+        engine = _read(path)
+        positions = {str(name): int(end) for name, end in about["positions"].items()}
+        return Checkpoint(int(about["number"]), engine, positions, float(about["wall_seconds"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError, struct.error) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{pointer}: not a checkpoint that can be continued: {reason}") from None
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """A finished run needs none."""
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    for path in folder.glob("checkpoint-*.safetensors"):
+        path.unlink(missing_ok=True)
+
+
+def fingerprint(text: str) -> str:
+    """SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with safe_open(path, framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tree = json.loads(file.metadata()["state"])
+    engine = Decoder(arrays).decode(tree)
+    if not isinstance(engine, dict):
+        raise TypeError("the state is not a table")
+    return engine

@@ -1,0 +1,120 @@
+"""The documents keep up with the program: keys, figures, events, links and examples."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from cabafl import methods, models
+from cabafl.config import Experiment, load_experiment
+from cabafl.data.catalogue import DESCRIPTIONS
+from cabafl.recording.events import Evaluated
+from cabafl.runner import simulate
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")])
+QUICK = ["data.dataset=synthetic", "data.devices=10", "model.name=mlp", "run.virtual_time=60", "run.evaluate_every=4"]
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def section_keys() -> list[tuple[str, str]]:
+    found = [("", "seed")]
+    for section, field in Experiment.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found += [(section, key) for key in field.annotation.model_fields]
+    return found
+
+
+def method_keys() -> list[tuple[str, str]]:
+    return [(name, key) for name in methods.NAMES for key in methods.find(name).Parameters.model_fields]
+
+
+@pytest.mark.parametrize(("section", "key"), section_keys())
+def test_every_key_of_the_experiment_is_explained_under_its_section(section: str, key: str) -> None:
+    text = page("experiment-file.md")
+    part = text.split(f"\n## `[{section}]`", 1)[1].split("\n## ", 1)[0] if section else text
+    assert f"\n| `{key}` |" in part
+
+
+@pytest.mark.parametrize(("method", "key"), method_keys())
+def test_every_key_of_a_method_is_explained(method: str, key: str) -> None:
+    assert f"| `{key}` |" in page("experiment-file.md").split(f"### `{method}`", 1)[1].split("\n##", 1)[0]
+
+
+def test_every_data_set_and_network_is_explained() -> None:
+    assert [name for name in DESCRIPTIONS if f"| `{name}` |" not in page("data.md")] == []
+    assert [name for name in models.NETWORKS if f"| `{name}` |" not in page("models.md")] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    missing = [t for t in targets if not t.startswith("http") and not (path.parent / t).exists()]
+    assert missing == []
+
+
+def test_example_files_named_in_the_documents_exist() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    assert [f for f in re.findall(r"experiments/[\w.-]+\.toml", text) if not (ROOT / f).is_file()] == []
+
+
+@pytest.fixture
+def example_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS / "examples"))
+
+
+@pytest.mark.usefixtures("example_folder")
+def test_example_method_learns(tmp_path: Path) -> None:
+    settings = [*QUICK, "run.virtual_time=300", "fleet.slots=3", "training.learning_rate=0.1"]
+    settings += ["method.name=my_method:Mixing", "method.share=0.6"]
+    result = simulate(load_experiment(None, settings), tmp_path / "run")
+    assert result.summary["aggregations"] == result.summary["uploads"] > 100
+    assert result.summary["final_accuracy"] > 0.5
+    assert '"share":0.6' in (tmp_path / "run" / "events.jsonl").read_text()
+
+
+@pytest.mark.usefixtures("example_folder")
+def test_example_method_survives_devices_that_time_out() -> None:
+    """As many slots as devices: a lost slot finds nobody idle and must wait for the late device."""
+    slow = ["fleet.seconds_per_sample=0.1", "fleet.slots=10", "run.slot_timeout=6"]
+    summary = simulate(load_experiment(None, [*QUICK, *slow, "method.name=my_method:Mixing"])).summary
+    assert summary["losses"]["timeout"] > 5
+    assert summary["downloads"] - summary["uploads"] - summary["losses"]["timeout"] == 10  # all slots alive at the end
+
+
+@pytest.mark.usefixtures("example_folder")
+def test_example_model_works() -> None:
+    result = simulate(load_experiment(None, [*QUICK, "model.name=my_model:TwoLayers"]))
+    assert type(result.model).__name__ == "TwoLayers"
+
+
+def test_example_method_is_the_one_in_the_document() -> None:
+    for name, document in (("my_method.py", "methods.md"), ("my_model.py", "models.md")):
+        assert (DOCS / "examples" / name).read_text(encoding="utf-8") in page(document)
+
+
+def test_run_folder_page_names_every_file_figure_column_and_event(tmp_path: Path) -> None:
+    result = simulate(load_experiment(None, QUICK), tmp_path / "run")
+    text = page("run-folder.md")
+    events: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().split()]
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    names |= set(result.summary) | set(Evaluated._fields)
+    names |= {event["event"] for event in events} | {key for event in events for key in event}
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+def test_python_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With a shorter run: the code is the same, the experiment's length is not."""
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    assert code is not None
+    monkeypatch.chdir(tmp_path)
+    short = re.sub(r'"virtual_time": \d+', '"virtual_time": 30', code.group(1))
+    assert short != code.group(1)
+    exec(compile(short, "README.md", "exec"), {})
