@@ -59,7 +59,7 @@ def make_method(experiment: Experiment) -> tuple[Method, Parameters]:
     except (ImportError, AttributeError, TypeError) as error:
         raise UserError(f"method.name = {name!r}: cannot be used: {error}") from None
     parameters = validated(cls.Parameters, experiment.method.parameters, "method")
-    return cls(parameters), parameters  # type: ignore[call-arg]
+    return cls(parameters), parameters
 
 
 def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
@@ -68,8 +68,6 @@ def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
     devices = None if section.devices == "auto" else section.devices
     root = Path(section.root).expanduser() if section.root else None
     dataset = data.load(section.dataset, root=root, labels=section.labels, seed=seed, devices=devices)
-    if section.test_limit is not None:
-        dataset = dataset.with_test(_sample(dataset.test, section.test_limit, seed, "test limit"))
 
     def split(train: Split, devices: int | None, min_samples: int) -> Partition:
         return make_partition(
@@ -83,14 +81,30 @@ def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
         )
 
     limit = section.train_limit
-    if section.partition != "natural" or limit is None:
+    if section.partition != "natural":
         if limit is not None:
             dataset = dataset.with_train(_sample(dataset.train, limit, seed, "train limit"))
-        return dataset, split(dataset.train, devices, section.min_samples)
+        return _limit_test(dataset, section.test_limit, seed), split(dataset.train, devices, section.min_samples)
     # First the users, then the limit: the other way round it would leave every user next to nothing.
-    users = split(dataset.train, devices, section.min_samples)
-    dataset = dataset.with_train(_sample_users(dataset.train, users, limit, seed))
+    partition = split(dataset.train, devices, section.min_samples)
+    dataset = _limit_test(_test_of_users(dataset, partition), section.test_limit, seed)
+    if limit is None:
+        return dataset, partition
+    dataset = dataset.with_train(_sample_users(dataset.train, partition, limit, seed))
     return dataset, split(dataset.train, None, 1)
+
+
+def _limit_test(dataset: Dataset, limit: int | None, seed: int) -> Dataset:
+    return dataset if limit is None else dataset.with_test(_sample(dataset.test, limit, seed, "test limit"))
+
+
+def _test_of_users(dataset: Dataset, partition: Partition) -> Dataset:
+    """Where test samples belong to the users that train, those of users left out are left out too."""
+    train, test = dataset.train.users, dataset.test.users
+    if train is None or test is None or not torch.isin(test, train).any():
+        return dataset
+    chosen = torch.isin(test, train[torch.from_numpy(partition.indices)])
+    return dataset.with_test(dataset.test.select(torch.nonzero(chosen).flatten()))
 
 
 def _sample(split: Split, limit: int, seed: int, purpose: str) -> Split:
@@ -138,10 +152,10 @@ def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) ->
 def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], model_bytes: int) -> Fleet:
     """The devices' speeds, links and powers."""
     section = experiment.fleet
+    link = section.link_seconds
+    if section.bandwidth_mbps is not None:
+        link = 2 * 8 * model_bytes / (section.bandwidth_mbps * 1e6)
     if section.tiers is None:
-        link = section.link_seconds
-        if section.bandwidth_mbps is not None:
-            link = 2 * 8 * model_bytes / (section.bandwidth_mbps * 1e6)
         return gaussian_fleet(
             sizes,
             experiment.seed,
@@ -158,6 +172,7 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
         sizes,
         experiment.seed,
         counts,
+        link_seconds=link,
         latency=section.extra_latency,
         compute_watts={tier: section.tier_compute_watts.get(tier, section.compute_watts) for tier in TIERS},
         radio_watts={tier: section.tier_radio_watts.get(tier, section.radio_watts) for tier in TIERS},

@@ -30,6 +30,14 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _none(cls, values: Any) -> Any:
+        """TOML has no null: ``key = "none"`` switches a setting off that is on by default."""
+        if not isinstance(values, dict):
+            return values
+        return {name: None if value == "none" else value for name, value in values.items()}
+
 
 def _auto_or_count(value: Any) -> Any:
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
@@ -167,7 +175,7 @@ class RunSection(Section):
     """How long, how often it is looked at, and where it runs."""
 
     virtual_time: float | None = Field(
-        1200.0, gt=0, allow_inf_nan=False, description="virtual seconds; the run ends there"
+        1200.0, gt=0, allow_inf_nan=False, description="virtual seconds; default 1200, or none with max_dispatches"
     )
     max_dispatches: int | None = Field(
         None, ge=1, description="send at most this many jobs; the run ends when the last of them is back"
@@ -179,12 +187,26 @@ class RunSection(Section):
         None, ge=1, description="evaluate after every n-th aggregation instead of at fixed instants"
     )
     slot_timeout: float | None = Field(None, gt=0, description="give a job up after this many virtual seconds")
-    max_staleness: int | None = Field(None, ge=0, description="discard uploads that started this many versions ago")
+    max_staleness: int | None = Field(None, ge=0, description="discard uploads that are older than this many versions")
     workers: Workers = Field(
         "auto", description="worker processes: auto (one per core) | 0 (in this process) | a number"
     )
+    executor: Literal["local", "ray"] = Field(
+        "local", description="local (worker processes of this machine) | ray (actors; workers is their number)"
+    )
+    ray_address: str | None = Field(
+        None, description="a running Ray cluster: auto | host:6379 | ray://host:10001; default: start Ray here"
+    )
     checkpoint_every: float = Field(60.0, gt=0, description="wall seconds between two checkpoints")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu | cuda | cuda:1")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_limit(cls, values: Any) -> Any:
+        """Who counts dispatches does not expect the clock to end the run."""
+        if isinstance(values, dict) and values.get("max_dispatches") is not None:
+            return {"virtual_time": None, **values}
+        return values
 
     @model_validator(mode="after")
     def _ends(self) -> "RunSection":
@@ -214,7 +236,7 @@ class Experiment(Section):
 
     def slots(self, devices: int) -> int:
         """How many of ``devices`` train at the same time."""
-        slots = self.fleet.slots or max(1, int(self.fleet.participation * devices))
+        slots = self.fleet.slots or max(1, int(self.fleet.participation * devices + 1e-9))
         check_slots(slots, devices)
         return slots
 

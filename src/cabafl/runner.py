@@ -58,6 +58,8 @@ def simulate(
     """Runs an experiment; with ``out`` it also writes the run folder. ``listener`` sees every event as it happens."""
     with open_executor(experiment, warn) as workers:
         parts = assemble(experiment)
+        if warn is not None and getattr(parts.parameters, "features", None) == "labels":
+            warn("method.features = labels: every device tells the server how many samples of each class it has")
         executor = workers.for_task(parts.task)
         folder = None
         if out is not None:

@@ -12,7 +12,8 @@ from cabafl.config import Experiment
 def experiment_toml(experiment: Experiment, parameters: BaseModel, comments: bool = False) -> str:
     """The complete file: every key of every section, the method's ``parameters`` included.
 
-    Keys without a value are written as comments, since TOML has no null. With ``comments`` every key is explained.
+    Keys without a value are written as comments, since TOML has no null, or as "none" where the default is a value.
+    With ``comments`` every key is explained.
     """
     lines = _keys(experiment, ["seed"], comments)
     for name in Experiment.model_fields:
@@ -35,7 +36,9 @@ def _keys(section: BaseModel, names: list[str], comments: bool) -> list[str]:
         value = getattr(section, name)
         if isinstance(value, BaseModel):
             continue
+        switched_off = value is None and type(section).model_fields[name].default is not None
         line = f"# {name} =" if value is None else f"{name} = {toml_value(value)}"
+        line = f'{name} = "none"' if switched_off else line
         about = type(section).model_fields[name].description
         lines.append(f"{line:<36} # {about}" if comments and about else line)
     return lines

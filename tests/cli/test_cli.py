@@ -212,6 +212,14 @@ def test_printed_configuration_is_a_working_file(tmp_path: Path) -> None:
     assert 'tiers = "config2"' in changed.stdout
 
 
+def test_a_switched_off_limit_survives_the_file(tmp_path: Path) -> None:
+    done = cabafl("config", "run.max_dispatches=5", cwd=tmp_path)
+    assert 'virtual_time = "none"' in done.stdout
+    (tmp_path / "all.toml").write_text(done.stdout)
+    again = cabafl("config", "seed=1", "all.toml", cwd=tmp_path)
+    assert again.stdout == done.stdout
+
+
 @pytest.mark.parametrize("command", [["methods"], ["models"], ["data", "list"], ["--help"], ["bench", "--help"]])
 def test_lists(command: list[str], tmp_path: Path) -> None:
     done = cabafl(*command, cwd=tmp_path)

@@ -36,11 +36,14 @@ def test_paper_compositions(config: str) -> None:
     assert sum(config_counts(config, 37).values()) == 37
     fleet = tiered_fleet(np.full(100, 9, dtype=np.int64), 1, counts, compute_watts=WATTS, radio_watts=WATTS)
     for tier, (mean, deviation) in TIERS.items():
-        times = fleet.compute_seconds[[name == tier for name in fleet.tier]]
+        times = (fleet.compute_seconds + fleet.link_seconds)[[name == tier for name in fleet.tier]]
         assert len(times) == counts[tier]
         assert abs(times - mean).max() < 5 * deviation
-    assert fleet.job_seconds(0) == fleet.compute_seconds[0]  # no link time is added
-    assert fleet.job_joules(0) == pytest.approx(10 * fleet.compute_seconds[0])
+    again = tiered_fleet(
+        fleet.sizes, 1, counts, link_seconds=0.0, compute_watts=WATTS, radio_watts=dict.fromkeys(TIERS, 0.0)
+    )
+    assert fleet.job_seconds(0) == pytest.approx(again.job_seconds(0))  # no link time is added
+    assert fleet.job_joules(0) == pytest.approx(10 * fleet.job_seconds(0))
 
 
 def test_tiers_do_not_depend_on_data_size_and_power_follows_the_tier() -> None:

@@ -100,6 +100,22 @@ def test_max_dispatches_sends_no_more_and_waits_for_the_last() -> None:
     assert world.engine.now == 3.0
 
 
+def test_a_last_partial_round_still_counts() -> None:
+    from cabafl.methods.fedavg import FedAvg, FedAvgParameters
+
+    for timeout in (None, 4.5):
+        world = World(
+            FedAvg(FedAvgParameters(round_timeout=timeout)),
+            fleet([1.0, 2.0, 3.0]),
+            lambda job: job.weights + 1,
+            initial=vector(0),
+            slots=3,
+            limits=Limits(virtual_time=None, max_dispatches=5),
+        ).run()
+        assert world.engine.ledger.uploads == 5
+        assert world.engine.version == 2
+
+
 def test_jobs_that_end_after_the_run_are_never_trained() -> None:
     world = relay([1.0, 100.0], Limits(virtual_time=10.0))
     assert {job.device for job in world.executor.trained} == {0}

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
@@ -22,7 +23,7 @@ def list_() -> None:
         table.add_column(heading, overflow="fold")
     for name, info in DESCRIPTIONS.items():
         get = f"cabafl data fetch {name}" if info.fetchable else info.get
-        table.add_row(name, info.what, str(info.classes or "-"), "yes" if info.users else "no", get)
+        table.add_row(name, escape(info.what), str(info.classes or "-"), "yes" if info.users else "no", escape(get))
     console.print(table)
 
 

@@ -1,5 +1,6 @@
 """`cabafl methods` and `cabafl models`"""
 
+from rich.markup import escape
 from rich.table import Table
 
 from cabafl.cli.console import console
@@ -8,6 +9,7 @@ from cabafl.cli.console import console
 def methods() -> None:
     """List the methods with their parameters and defaults."""
     from cabafl.methods import NAMES, find
+    from cabafl.toml import toml_value
 
     table = Table(show_lines=True)
     for heading in ("method", "kind", "paper", "parameters (defaults)"):
@@ -15,7 +17,8 @@ def methods() -> None:
     for name in NAMES:
         cls = find(name)
         fields = cls.Parameters.model_fields.items()
-        table.add_row(name, cls.kind, cls.paper, ", ".join(f"{key} = {field.default}" for key, field in fields))
+        defaults = (f"{key} = {'none' if f.default is None else toml_value(f.default)}" for key, f in fields)
+        table.add_row(name, cls.kind, cls.paper, escape(", ".join(defaults)))
     console.print(table)
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from cabafl.cli.console import console, errors
+from cabafl.errors import UserError
 
 if TYPE_CHECKING:
     from cabafl.config import Experiment
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def read(file: Path | None, settings: list[str] | None) -> "Experiment":
-    """File and settings of a command line; the file may be left out, then the first word is a setting."""
+    """File and settings of a command line; words with = are settings, the other one is the file."""
     from cabafl.config import load_experiment
 
-    words = list(settings or [])
-    if file is not None and "=" in str(file):
-        words.insert(0, str(file))
-        file = None
-    return load_experiment(file, words)
+    words = [*([str(file)] if file is not None else []), *(settings or [])]
+    files = [Path(word) for word in words if "=" not in word]
+    if len(files) > 1:
+        raise UserError(f"{files[1]}: a second experiment file; accepted: one file and section.key=value settings")
+    return load_experiment(files[0] if files else None, [word for word in words if "=" in word])
 
 
 def run(

@@ -94,11 +94,13 @@ def tiered_fleet(
     seed: int,
     counts: Mapping[str, int],
     *,
+    link_seconds: float = 4.0,
     latency: float = 0.0,
     compute_watts: Mapping[str, float],
     radio_watts: Mapping[str, float],
 ) -> Fleet:
-    """Quality tiers dealt to the devices at random; a tier's time is that of a whole job, so no link time is added."""
+    """Quality tiers dealt to the devices at random. A tier's time is that of a whole job: no link time is added, but
+    ``link_seconds`` of it are spent on the link, which decides how much of the energy is the radio's."""
     names = [name for name in TIERS for _ in range(counts.get(name, 0))]
     if len(names) != len(sizes):
         raise ValueError(f"fleet.tiers: the counts add up to {len(names)}, not to the {len(sizes)} devices")
@@ -106,12 +108,13 @@ def tiered_fleet(
     tier = tuple(names[i] for i in order)
     mean, deviation = np.array([TIERS[name] for name in tier]).T
     seconds = np.maximum(rng(seed, "speed").normal(mean, deviation), SHORTEST_JOB)
+    link = np.minimum(link_seconds, seconds)
     return Fleet(
         sizes=sizes,
-        compute_seconds=seconds,
-        link_seconds=np.zeros(len(sizes)),
+        compute_seconds=seconds - link,
+        link_seconds=link,
         latency=latency,
-        answer_seconds=seconds,
+        answer_seconds=seconds - link,
         compute_watts=np.array([compute_watts[name] for name in tier]),
         radio_watts=np.array([radio_watts[name] for name in tier]),
         tier=tier,

@@ -57,7 +57,7 @@ def train(network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, see
         lr=settings.learning_rate,
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
-        foreach=True,
+        fused=True,
     )
     with seeded(seed64(seed, "dropout"), x.device):
         for epoch in range(settings.epochs):

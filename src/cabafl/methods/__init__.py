@@ -7,6 +7,14 @@ from cabafl.methods.base import Method
 NAMES: dict[str, str] = {
     "cabafl": "cabafl.methods.cabafl:CaBaFL",
     "fedavg": "cabafl.methods.fedavg:FedAvg",
+    "fedprox": "cabafl.methods.fedprox:FedProx",
+    "fedasync": "cabafl.methods.fedasync:FedAsync",
+    "fedsa": "cabafl.methods.fedsa:FedSA",
+    "safa": "cabafl.methods.safa:SAFA",
+    "wkafl": "cabafl.methods.wkafl:WKAFL",
+    "fedbuff": "cabafl.methods.fedbuff:FedBuff",
+    "ca2fl": "cabafl.methods.ca2fl:CA2FL",
+    "gitfl": "cabafl.methods.gitfl:GitFL",
 }
 
 

@@ -122,14 +122,18 @@ class Server(Protocol):
         """How many leading entries of the weights are trainable; the rest are buffers (batch-norm statistics)."""
 
     @property
+    def epochs(self) -> int:
+        """Local epochs of a job unless its objective says otherwise."""
+
+    @property
     def version(self) -> int:
         """How many models were published."""
 
     def random(self, purpose: str) -> Random:
         """The stream of draws for one purpose; the same object every time."""
 
-    def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int:
-        """Sends a model to an idle device for training; returns the number of the job."""
+    def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
+        """Sends a model to an idle device for training; the number of the job, or None: the run takes no more jobs."""
 
     def cancel(self, job: int) -> None:
         """Forgets a job: its result is never used and its device is idle at once."""
@@ -156,6 +160,9 @@ class Method(State):
     kind: ClassVar[Kind]
     paper: ClassVar[str]
     Parameters: ClassVar[type[Parameters]] = Parameters
+
+    def __init__(self, parameters: Any = None) -> None:
+        self.parameters = parameters
 
     def start(self, server: Server) -> None:
         """Time 0: dispatch the first models, or collect features first."""

@@ -1,5 +1,6 @@
 """FedAvg (McMahan et al., AISTATS 2017): rounds of uniformly chosen devices and a mean weighted by samples."""
 
+from collections import Counter
 from typing import Literal
 
 from pydantic import Field
@@ -28,27 +29,30 @@ class FedAvg(Method):
     kind = "synchronous"
     paper = "McMahan et al., AISTATS 2017"
     Parameters = FedAvgParameters
-
-    def __init__(self, parameters: FedAvgParameters) -> None:
-        self.parameters = parameters
-        self.round = 0
-        self.members: list[int] = []  # jobs of the running round that are not back
-        self.returned: list[tuple[int, int, Weights]] = []  # device, samples, model
+    parameters: FedAvgParameters
 
     def start(self, server: Server) -> None:
         """The initial model is the first global model."""
         self.model = server.initial
+        self.round = 0
+        self.members: list[int] = []  # jobs of the running round that are not back
+        self.returned: list[tuple[int, int, Weights]] = []  # device, samples, model
         self._begin_round(server)
 
+    def choose(self, server: Server) -> list[int]:
+        """The devices of a round; one that appears twice counts twice."""
+        return server.idle.draw_many(server.random("round"), server.slots)
+
     def objective(self, server: Server) -> Objective:
-        """Plain local training; methods that differ only here override it."""
+        """Plain local training."""
         return Objective()
 
     def _begin_round(self, server: Server) -> None:
         self.round += 1
         self.returned = []
-        devices = server.idle.draw_many(server.random("round"), server.slots)
-        self.members = [server.dispatch(device, self.model, objective=self.objective(server)) for device in devices]
+        self.times = Counter(self.choose(server))
+        jobs = [server.dispatch(device, self.model, objective=self.objective(server)) for device in self.times]
+        self.members = [job for job in jobs if job is not None]
         if self.members and self.parameters.round_timeout is not None:
             server.set_timer(self.parameters.round_timeout, f"round {self.round}")
 
@@ -78,18 +82,17 @@ class FedAvg(Method):
             self._begin_round(server)
 
     def _end_round(self, server: Server) -> None:
+        by_samples = self.parameters.weighting == "samples"
         returned = sorted(self.returned, key=lambda entry: entry[0])  # device order: the same sum whoever came first
         models = [model for _, _, model in returned]
-        samples = [float(n) if self.parameters.weighting == "samples" else 1.0 for _, n, _ in returned]
+        shares = [float(self.times[device] * (n if by_samples else 1)) for device, n, _ in returned]
         if self.parameters.normaliser == "all":
-            everybody = (
-                float(server.sizes.sum()) if self.parameters.weighting == "samples" else float(len(server.sizes))
-            )
+            everybody = float(server.sizes.sum()) if by_samples else float(len(server.sizes))
             models.append(self.model)
-            samples.append(everybody - sum(samples))
-        if sum(samples) > 0:
-            self.model = weighted_mean(models, samples)
-            total = sum(samples)
+            shares.append(max(0.0, everybody - sum(shares)))
+        total = sum(shares)
+        if total > 0:
+            self.model = weighted_mean(models, shares)
             devices = [device for device, _, _ in returned]
-            server.publish(self.model, devices=devices, weights=[n / total for n in samples])
+            server.publish(self.model, devices=devices, weights=[share / total for share in shares])
         self._begin_round(server)

@@ -224,10 +224,10 @@ class Simulation:
             self._streams[purpose] = Stream(seed64(self.seed, purpose))
         return self._streams[purpose]
 
-    def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int:
+    def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
         """See `Server.dispatch`. Past ``max_dispatches`` nothing is sent any more."""
         if self._exhausted():
-            return -1
+            return None
         self.idle.remove(device)
         ledger = self.ledger
         number = ledger.dispatches
@@ -313,7 +313,7 @@ class Simulation:
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
         """See `Server.collect_features`. Devices answer beside their training; one event marks the last answer."""
-        asked = np.array([d for d in np.flatnonzero(self.sizes > 0).tolist() if d not in self.away], dtype=np.int64)
+        asked = np.setdiff1d(np.flatnonzero(self.sizes > 0), list(self.away))
         self.ledger.feature_downloads += len(asked)
         self.ledger.bytes += len(asked) * weights.nbytes
         seconds = np.zeros(len(asked)) if instant else self.fleet.collection_seconds()[asked]

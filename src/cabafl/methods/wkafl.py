@@ -1,0 +1,124 @@
+"""WKAFL (Zhou et al., TPDS 2022): waits for M gradients of any age, weighs them by age and by agreement.
+
+Several local epochs make a pseudo-gradient (w_start - w_end) / rate over the trainable parameters. Momentum against
+drift, two clips, an age-weighted estimate of the global gradient, and only gradients that point its way are kept. Late
+training (stage two) clips each kept gradient relative to the estimate. Buffers such as batch-norm statistics are not
+covered by the method: they become the age-weighted mean over the uploads.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from cabafl.methods.base import Floats, Parameters, Server, Upload, Weights
+from cabafl.methods.slots import RoundMethod
+
+
+class WKAFLParameters(Parameters):
+    """Defaults of the comparison (the official CIFAR-10 program's, but for the stage and the rate)."""
+
+    buffer: int | None = Field(
+        None, ge=1, description="M, gradients per step; default: min(10, max(3, K/2)), at most K"
+    )
+    alpha: float = Field(0.1, ge=0, description="momentum: share of the last aggregated gradient added to each")
+    clip: float = Field(70.0, gt=0, description="CB1: absolute clip of a gradient's norm")
+    relative_clip: float = Field(5.0, gt=0, description="CB2: clip relative to the estimate, in stage two")
+    sim_min: float = Field(0.3, ge=-1, le=1, description="keep gradients whose cosine to the estimate is above this")
+    beta: float = Field(50.0, ge=0, description="sharpness of the weights by agreement")
+    gamma_lr: float = Field(0.01, ge=0, description="how the step shrinks with the smallest staleness")
+    stage_two_start: int = Field(500, ge=1, description="first iteration of stage two")
+    server_lr: float = Field(0.01, gt=0, description="eta, the step of the server")
+    agreement_uses_staleness: bool = Field(True, description="multiply the weights by agreement by those by age")
+
+
+class Gradient(NamedTuple):
+    """An entry of the buffer."""
+
+    device: int
+    gradient: Floats
+    staleness: int
+    rest: Weights  # floating and integer buffers
+
+
+class WKAFL(RoundMethod):
+    """Semi-asynchronous; see the module's description."""
+
+    name = "wkafl"
+    kind = "semi-asynchronous"
+    paper = "Zhou et al., IEEE TPDS 2022 (arXiv 2203.01214)"
+    Parameters = WKAFLParameters
+    parameters: WKAFLParameters
+
+    def prepare(self, server: Server) -> None:
+        """No aggregated gradient yet."""
+        wanted = self.parameters.buffer or min(10, max(3, server.slots // 2))
+        self.size = min(wanted, server.slots)
+        self.iteration = 1
+        self.last: Floats | None = None
+
+    def receive(self, server: Server, upload: Upload) -> None:
+        """The M-th gradient makes the step."""
+        n = server.parameters
+        gradient = (upload.job.weights[:n].astype(np.float64) - upload.weights[:n]) / upload.learning_rate
+        staleness = server.version - upload.job.version + 1
+        self.buffer.append(tuple(Gradient(upload.job.device, gradient, staleness, upload.weights[n:])))
+        if len(self.buffer) == self.size:
+            self._step(server)
+            self.buffer = []
+
+    def _step(self, server: Server) -> None:
+        p = self.parameters
+        entries = [Gradient(*entry) for entry in self.buffer]
+        gradients = [e.gradient if self.last is None else e.gradient + p.alpha * self.last for e in entries]
+        clipped = sum(norm(g) > p.clip for g in gradients)
+        gradients = [clip(g, p.clip) for g in gradients]
+        youngest = min(e.staleness for e in entries)
+        age = np.array([(math.e / 2) ** -(e.staleness - youngest) for e in entries])
+        age /= age.sum()
+        total, kept = self.merge(gradients, age)
+        rate = p.server_lr / (1 + p.gamma_lr * youngest)
+        n = server.parameters
+        rest = sum(a * e.rest.astype(np.float64) for a, e in zip(age, entries, strict=True))
+        self.model = np.concatenate([self.model[:n] - rate * total, rest]).astype(np.float32)
+        self.last = total
+        self.iteration += 1
+        server.publish(self.model, devices=[e.device for e in entries], kept=kept, clipped=int(clipped))
+
+    def merge(self, gradients: list[Floats], age: Floats) -> tuple[Floats, list[float]]:
+        """The aggregated gradient, and the weight of each entry (0: it points elsewhere)."""
+        p = self.parameters
+        estimate: Floats = sum(a * g for a, g in zip(age, gradients, strict=True))
+        cosines = np.array([agreement(g, estimate) for g in gradients])
+        keep = cosines > p.sim_min
+        if not keep.any():
+            return estimate, [0.0] * len(gradients)
+        weights = np.where(keep, np.exp(p.beta * (cosines - cosines.max())), 0.0)
+        weights = weights * age if p.agreement_uses_staleness else weights
+        weights /= weights.sum()
+        if self.iteration >= p.stage_two_start:
+            bound = p.relative_clip * norm(estimate)
+            gradients = [clip(g, bound) for g in gradients]
+        total: Floats = sum(w * g for w, g in zip(weights, gradients, strict=True))
+        return total, weights.tolist()
+
+
+def norm(vector: Floats) -> float:
+    """Euclidean norm, in a summation order that repeats."""
+    return math.sqrt(float((vector * vector).sum()))
+
+
+def clip(vector: Floats, bound: float) -> Floats:
+    """The vector, shortened to the bound if it is longer."""
+    length = norm(vector)
+    return vector * (bound / length) if length > bound else vector
+
+
+def agreement(gradient: Floats, estimate: Floats) -> float:
+    """Cosine; 1 for a zero gradient (it dilutes the step), 0 when the estimate is zero."""
+    if norm(estimate) == 0:
+        return 0.0
+    if norm(gradient) == 0:
+        return 1.0
+    return float((gradient * estimate).sum()) / (norm(gradient) * norm(estimate))

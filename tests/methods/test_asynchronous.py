@@ -1,0 +1,198 @@
+"""FedAsync, FedBuff, CA2FL and GitFL through the real engine, with the numbers of their specifications."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cabafl.execution.base import TrainJob
+from cabafl.methods.base import Method, Weights
+from cabafl.methods.ca2fl import CA2FL, CA2FLParameters
+from cabafl.methods.fedasync import FedAsync, FedAsyncParameters
+from cabafl.methods.fedbuff import FedBuff, FedBuffParameters
+from cabafl.methods.gitfl import GitFL, GitFLParameters
+from cabafl.simulation.engine import Limits
+from tests.scripted import World, fleet, vector
+
+
+@pytest.mark.parametrize(
+    ("parameters", "alphas", "models"),
+    [
+        ({"function": "constant"}, [0.6, 0.6, 0.6], [(0.6, 1.2), (-0.36, 2.88), (1.056, 1.152)]),
+        (
+            {"function": "polynomial", "a": 0.5},
+            [0.424264069, 0.346410162, 0.346410162],
+            [(0.4242640687, 0.8485281374), (-0.0691154774, 1.9402300143), (0.6476471493, 1.2681146217)],
+        ),
+        (
+            {"function": "polynomial", "a": 0.5, "staleness_offset": 0},
+            [0.6, 0.424264069, 0.424264069],
+            [(0.6, 1.2), (-0.0788225099, 2.3879393924), (0.8031471863, 1.3748225099)],
+        ),
+        (
+            {"function": "hinge", "a": 10.0, "b": 1.0},
+            [0.6, 0.054545455, 0.054545455],
+            [(0.6, 1.2), (0.5127272727, 1.3527272727), (0.5938512397, 1.2789421488)],
+        ),
+    ],
+)
+def test_fedasync_trace(parameters: dict[str, Any], alphas: list[float], models: list[tuple[float, float]]) -> None:
+    answers = {0: vector(1, 2), 1: vector(-1, 4), 2: vector(2, 0)}
+    world = World(
+        FedAsync(FedAsyncParameters(**parameters)),
+        fleet([1.0, 3.0, 2.0]),
+        lambda job: answers[job.device],
+        initial=vector(0, 0),
+        slots=2,
+        limits=Limits(virtual_time=3.0),
+        picks=[0, 1],
+    ).run()
+    assert world.dispatches[:4] == [(0.0, 0, 0), (0.0, 1, 0), (1.0, 2, 0), (3.0, 0, 0)]
+    offset = parameters.get("staleness_offset", 1)
+    facts = [event.facts for event in world.aggregations()]
+    assert [fact["staleness"] for fact in facts] == [offset, 1 + offset, 1 + offset]
+    assert [fact["weights"][1] for fact in facts] == pytest.approx(alphas, rel=1e-6)
+    np.testing.assert_allclose(world.published, models, rtol=1e-6)
+    assert world.engine.ledger.downloads == 2 + 3
+    assert world.engine.ledger.uploads == 3
+    assert all(job.prox == 0.01 for job in world.executor.trained)
+
+
+def test_fedasync_staleness_functions() -> None:
+    polynomial = FedAsync(FedAsyncParameters(function="polynomial"))
+    expected = [1, 0.7071067812, 0.5773502692, 0.5, 0.4472135955]
+    assert [polynomial.factor(d) for d in range(5)] == pytest.approx(expected, rel=1e-9)
+    hinge = FedAsync(FedAsyncParameters(function="hinge", a=10.0, b=4.0))
+    assert [hinge.factor(d) for d in (0, 4, 5, 6, 10)] == pytest.approx([1, 1, 1 / 11, 1 / 21, 1 / 61], rel=1e-12)
+
+
+def test_fedasync_rejects_an_alpha_outside_of_its_range() -> None:
+    for alpha in (0.0, 1.1):
+        with pytest.raises(ValueError, match="alpha"):
+            FedAsyncParameters(alpha=alpha)
+
+
+def deltas(changes: list[tuple[float, float]]) -> Any:
+    """A trainer whose n-th finished job changes the dispatched model by the n-th difference."""
+    left = list(changes)
+
+    def train(job: TrainJob) -> Weights:
+        return job.weights + vector(*(left.pop(0) if left else (0.0, 0.0)))
+
+    return train
+
+
+@pytest.mark.parametrize(("staleness", "expected"), [("sqrt", (1.25, 0.85)), ("constant", (1.4, 0.9))])
+def test_fedbuff_step(staleness: Any, expected: tuple[float, float]) -> None:
+    """A fresh and a three-versions-old difference: three steps of nothing pass while device 1 is under way."""
+    quick = [(0.0, 0.0)] * 6
+    world = World(
+        FedBuff(FedBuffParameters(buffer=2, staleness=staleness)),
+        fleet([1.0, 6.9]),
+        deltas([*quick, (0.6, 0.2), (0.2, -0.4)]),
+        initial=vector(1, 1),
+        slots=2,
+        limits=Limits(virtual_time=7.0),
+        picks=[0, 1, 0, 0, 0, 0, 0, 0, 1],
+    ).run()
+    assert [event.t for event in world.aggregations()] == [2.0, 4.0, 6.0, 7.0]
+    last = world.aggregations()[-1].facts["factors"]
+    assert last == pytest.approx([0.5, 1.0] if staleness == "sqrt" else [1.0, 1.0])
+    np.testing.assert_allclose(world.published[-1], expected, rtol=1e-6)
+    assert world.engine.version == 4  # the version grows at steps only
+
+
+def test_ca2fl_two_steps() -> None:
+    world = World(
+        CA2FL(CA2FLParameters(buffer=2)),
+        fleet([1.0, 2.0, 0.5]),
+        deltas([(0.3, 0.0), (-0.1, 0.2), (0.1, 0.1), (0.2, -0.4)]),
+        initial=vector(1, 1),
+        slots=2,
+        limits=Limits(virtual_time=2.5),
+        picks=[0, 1, 0, 2],
+    ).run()
+    # Finished in this order: device 0 at 1, device 1 and then device 0 at 2, device 2 at 2.5.
+    np.testing.assert_allclose(world.published, [(1.1, 1.1), (1.1666667, 1.0166667)], rtol=1e-6)
+    method = world.engine.method
+    assert isinstance(method, CA2FL)
+    np.testing.assert_allclose(method.mean, [0.0666667, -0.0333333], atol=1e-6)
+    assert sorted(method.cached) == [0, 1, 2]
+
+
+def test_ca2fl_same_device_twice_in_a_buffer() -> None:
+    for refresh, expected in (("step", 1 + 1.5), ("immediate", 1 + 1.0)):
+        world = World(
+            CA2FL(CA2FLParameters(buffer=2, refresh=refresh)),  # type: ignore[arg-type]
+            fleet([1.0]),
+            lambda job: vector(float(job.weights[0]) + 1.0 + job.number),
+            initial=vector(1),
+            slots=1,
+            limits=Limits(virtual_time=2.0),
+        ).run()
+        np.testing.assert_allclose(world.published[0], [expected], rtol=1e-6)
+
+
+def gitfl_world(seconds: list[float], picks_until: float, train: Any) -> World:
+    return World(
+        GitFL(GitFLParameters()),
+        fleet(seconds),
+        train,
+        initial=vector(0, 0),
+        slots=3,
+        limits=Limits(virtual_time=picks_until),
+    )
+
+
+def test_gitfl_merge_pull_and_rewards() -> None:
+    """The state of the worked example, then one upload of branch 0 through the engine."""
+    world = gitfl_world([10.0, 20.0, 30.0], 10.0, lambda job: vector(1, 0))
+    method = world.engine.method
+    assert isinstance(method, GitFL)
+    world.engine.start()
+    first = next(flight.job for flight in world.engine.flights.values() if flight.job.device == 0)
+    branch = first.tag
+    others = [tag for tag in range(3) if tag != branch]
+    method.versions = [0, 0, 0]
+    method.versions[branch], method.versions[others[0]], method.versions[others[1]] = 3, 2, 3
+    method.branches[others[0]], method.branches[others[1]] = vector(0, 1), vector(2, 2)
+    while world.engine.step():
+        pass
+    np.testing.assert_allclose(world.engine.model, (1.1111111, 0.8888889), rtol=1e-6)
+    np.testing.assert_allclose(method.branches[branch], (1.0092593, 0.0740741), rtol=1e-5)
+    assert world.aggregations()[0].facts["weights"][branch] == pytest.approx(4 / 9)
+
+
+def test_gitfl_pulled_models_and_rewards_of_the_example() -> None:
+    method = GitFL(GitFLParameters())
+    world = gitfl_world([10.0, 20.0, 30.0], 1.0, lambda job: job.weights)
+    method.start(world.engine)
+    method.versions = [4, 2, 3]
+    method.uploads = np.array([1, 1, 1])
+    method.seconds = np.array([10.0, 20.0, 30.0])
+    method.selected = np.array([1, 4, 9])
+    curiosity = np.array([1.0, 0.5, 1 / 3])
+    np.testing.assert_allclose(method.rewards(0) - curiosity, (-0.0833333, 0, 0.0833333), atol=1e-6)
+    np.testing.assert_allclose(method.rewards(1) - curiosity, (0.0833333, 0, -0.0833333), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedAsync(FedAsyncParameters()),
+        FedBuff(FedBuffParameters()),
+        CA2FL(CA2FLParameters()),
+        GitFL(GitFLParameters()),
+    ],
+    ids=lambda method: method.name,
+)
+def test_two_transfers_per_upload(method: Method) -> None:
+    world = World(
+        method,
+        fleet([1.0, 1.3, 1.7, 2.1, 0.9]),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=2,
+        limits=Limits(virtual_time=30.0),
+    ).run()
+    assert world.engine.ledger.downloads == world.engine.ledger.uploads + 2
