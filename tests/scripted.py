@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt, TrainJob
-from cabafl.fleet import Fleet
+from cabafl.fleet import Faults, Fleet
 from cabafl.learning.evaluation import Score
 from cabafl.methods.base import Method, Random, Weights
 from cabafl.recording.events import Dispatched, Event, Lost, Noted, Published
@@ -101,6 +101,7 @@ class World:
         seed: int = 1,
         epochs: int = 1,
         learning_rate: float = 0.01,
+        faults: Faults | None = None,
     ) -> None:
         self.events: list[Event] = []
         if not callable(train):
@@ -118,6 +119,7 @@ class World:
             parameters=initial.size,
             epochs=epochs,
             learning_rate=learning_rate,
+            faults=faults,
             emit=self.events.append,
         )
         idle = ScriptedIdle(len(devices), np.flatnonzero(devices.sizes > 0))

@@ -15,11 +15,11 @@ def test_gaussian_times_follow_the_formula() -> None:
     assert per_sample.min() >= 0.01
     assert per_sample.mean() == pytest.approx(0.03, abs=0.002)
     assert per_sample.std() == pytest.approx(0.01, abs=0.002)
-    assert fleet.job_seconds(0) == pytest.approx(1.0 + 4.0 + 200.0)  # one sample: never below a second of computing
-    assert fleet.job_seconds(1) == pytest.approx(500 * per_sample[1] + 204.0)
-    assert fleet.job_seconds(1, work=0.5) == pytest.approx(250 * per_sample[1] + 204.0)
-    assert fleet.job_joules(1) == pytest.approx(500 * per_sample[1] * 15 + 4 * 2)
-    assert fleet.collection_seconds()[1] == pytest.approx(fleet.job_seconds(1))
+    assert fleet.job(0)[0] == pytest.approx(1.0 + 4.0 + 200.0)  # one sample: never below a second of computing
+    assert fleet.job(1)[0] == pytest.approx(500 * per_sample[1] + 204.0)
+    assert fleet.job(1, work=0.5)[0] == pytest.approx(250 * per_sample[1] + 204.0)
+    assert fleet.job(1)[1] == pytest.approx(500 * per_sample[1] * 15 + 4 * 2)
+    assert fleet.collection_seconds()[1] == pytest.approx(fleet.job(1)[0])
 
 
 def test_speeds_follow_from_the_seed() -> None:
@@ -42,8 +42,8 @@ def test_paper_compositions(config: str) -> None:
     again = tiered_fleet(
         fleet.sizes, 1, counts, link_seconds=0.0, compute_watts=WATTS, radio_watts=dict.fromkeys(TIERS, 0.0)
     )
-    assert fleet.job_seconds(0) == pytest.approx(again.job_seconds(0))  # no link time is added
-    assert fleet.job_joules(0) == pytest.approx(10 * fleet.job_seconds(0))
+    assert fleet.job(0)[0] == pytest.approx(again.job(0)[0])  # no link time is added
+    assert fleet.job(0)[1] == pytest.approx(10 * fleet.job(0)[0])
 
 
 def test_tiers_do_not_depend_on_data_size_and_power_follows_the_tier() -> None:

@@ -150,7 +150,7 @@ def test_gitfl_merge_pull_and_rewards() -> None:
     method = world.engine.method
     assert isinstance(method, GitFL)
     world.engine.start()
-    first = next(flight.job for flight in world.engine.flights.values() if flight.job.device == 0)
+    first = next(flight for flight in world.engine.flights.values() if flight.device == 0)
     branch = first.tag
     others = [tag for tag in range(3) if tag != branch]
     method.versions = [0, 0, 0]

@@ -120,7 +120,7 @@ def test_variants_run_and_never_share_a_device(variant: dict[str, Any]) -> None:
         weights = event.facts["weights"]
         assert sum(weights) == pytest.approx(1.0)
         assert min(weights) >= 0.0
-    assert len({flight.job.device for flight in world.engine.flights.values()}) == 3
+    assert len({flight.device for flight in world.engine.flights.values()}) == 3
 
 
 def test_without_cache_every_upload_is_accepted_and_with_gamma_one_only_late_ones() -> None:

@@ -215,7 +215,7 @@ def test_safa_paper_protocol_restarted_device_returns_first() -> None:
 
     flight = world.engine.flights.pop(job)
     world.engine.idle.add(2)
-    method.on_upload(world.engine, Upload(flight.job, vector(3, 3), 2, 0.01, 1.0))
+    method.on_upload(world.engine, Upload(flight, vector(3, 3), 2, 0.01, 1.0))
     method.on_timer(world.engine, "close 3")
     np.testing.assert_allclose(world.engine.model, (2.25, 3.25), rtol=1e-6)
 

@@ -7,25 +7,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cabafl import methods
 from cabafl.errors import UserError
 from cabafl.fleet import FINE, Absence, Faults, read_trace
 from cabafl.methods.base import Method
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
+from cabafl.methods.safa import SAFA, SAFAParameters
 from cabafl.recording.events import Dispatched, Lost, Uploaded
 from cabafl.simulation.engine import Limits
 from tests.scripted import World, fleet, vector
+
+ALL = [*methods.NAMES, "safa-all"]
 
 
 def make(name: str) -> Method:
     if name == "cabafl":
         return CaBaFL(CaBaFLParameters(k=4, m=5))
-    return FedAvg(FedAvgParameters())
+    if name == "safa-all":
+        return SAFA(SAFAParameters(population="all"))
+    cls = methods.find(name)
+    return cls(cls.Parameters())
 
 
 def world(name: str, faults: Faults, limits: Limits, devices: int = 30, slots: int = 6) -> World:
     draw = np.random.default_rng(3)
-    made = World(
+    return World(
         make(name),
         fleet(draw.uniform(1, 4, devices).tolist(), draw.integers(5, 50, devices).tolist()),
         lambda job: job.weights + 1,
@@ -33,9 +40,8 @@ def world(name: str, faults: Faults, limits: Limits, devices: int = 30, slots: i
         slots=slots,
         limits=limits,
         features=draw.random((devices, 4)),
+        faults=faults,
     )
-    made.engine.faults = faults
-    return made
 
 
 def check_log(made: World, slots: int) -> None:
@@ -62,26 +68,31 @@ def check_log(made: World, slots: int) -> None:
     assert ledger.uploads == received + ledger.losses["rejected"] + ledger.losses["stale"]
 
 
-@pytest.mark.parametrize("name", ["cabafl", "fedavg"])
+@pytest.mark.parametrize("name", ALL)
 def test_ten_thousand_uploads_with_every_fault(name: str) -> None:
     faults = Faults(seed=1, loss=0.2, corrupt=0.05, slowdown=0.1)
-    limits = Limits(virtual_time=None, max_dispatches=14_000, slot_timeout=5.0, evaluate_every=500.0)
+    limits = Limits(virtual_time=None, max_dispatches=15_000, slot_timeout=5.0, evaluate_every=500.0)
     made = world(name, faults, limits).run()
-    check_log(made, 6)
+    check_log(made, 30 if name == "safa-all" else 6)
     ledger = made.engine.ledger
     assert ledger.uploads >= 10_000
-    fates = [faults.fate(job) for job in range(14_000)]
+    fates = [faults.fate(job) for job in range(15_000)]
     crashes = sum(fate.crash_at is not None for fate in fates)
     assert ledger.slowed == sum(fate.stretch != 1.0 for fate in fates)
     assert ledger.losses["timeout"] > 0
-    assert crashes - ledger.losses["timeout"] <= ledger.losses["crash"] <= crashes
+    assert crashes - ledger.losses["timeout"] - ledger.losses["cancelled"] <= ledger.losses["crash"] <= crashes
     assert ledger.losses["rejected"] > 300
     assert np.isfinite(made.engine.model).all()
+    for event in made.aggregations():
+        weights = event.facts.get("weights")
+        if weights is not None and name != "fedsa":  # FedSA's are the shares of the arrivals, the rest stays
+            assert sum(weights) == pytest.approx(1.0)
+            assert min(weights) >= 0.0
     assert not [flight for flight in made.engine.flights.values() if not flight.abandoned]  # every slot came home
-    assert made.engine.version > 1000
+    assert made.engine.version > 300
 
 
-@pytest.mark.parametrize("name", ["cabafl", "fedavg"])
+@pytest.mark.parametrize("name", ALL)
 @given(
     seed=st.integers(0, 10_000),
     loss=st.sampled_from([0.0, 0.3]),
@@ -97,13 +108,13 @@ def test_no_slot_is_lost_for_ever(
     faults = Faults(seed, loss, corrupt, 0.2, 3.0, present, away)
     limits = Limits(virtual_time=120.0, slot_timeout=timeout, evaluate_every=50.0)
     made = world(name, faults, limits, devices=8, slots=slots).run()
-    check_log(made, slots)
+    check_log(made, 8 if name == "safa-all" else slots)
     last = max((event.t for event in made.events if isinstance(event, Dispatched)), default=0.0)
     assert last > 60.0  # still at work late in the run
     if name == "cabafl":
         method = made.engine.method
         assert isinstance(method, CaBaFL)
-        flying = [flight.job.tag for flight in made.engine.flights.values() if not flight.abandoned]
+        flying = [flight.tag for flight in made.engine.flights.values() if not flight.abandoned]
         assert sorted([*flying, *method.waiting]) == list(range(slots))
 
 
@@ -139,8 +150,8 @@ def test_a_device_that_leaves_loses_its_job_and_gets_new_ones_when_it_is_back() 
         initial=vector(0),
         slots=2,
         limits=Limits(virtual_time=6.0),
+        faults=faults,
     )
-    made.engine.faults = faults
     made.run()
     assert made.losses == [(0.5, 1, "left"), (1.5, 0, "left")]
     assert [t for t, device, _ in made.dispatches if device == 0] == [0.0, 1.0, 4.0, 5.0, 6.0]

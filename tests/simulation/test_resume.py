@@ -214,6 +214,7 @@ def test_a_full_disk_at_a_checkpoint_keeps_the_previous_one(tmp_path: Path, monk
         real(tensors, path, metadata)  # type: ignore[arg-type]
 
     monkeypatch.setattr("cabafl.simulation.checkpoint.save_file", full_at_the_fourth)
+    monkeypatch.setattr("cabafl.runner.CHECKPOINT_SHARE", 1e6)  # as often as asked
     with pytest.raises(RunStopped, match="cannot be recorded"):
         simulate(load_experiment(None, words), tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-3.safetensors"]

@@ -45,14 +45,11 @@ class Fleet:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def job_seconds(self, device: int, work: float = 1.0) -> float:
-        """Dispatch to upload; ``work`` is the share of the usual epochs."""
-        return self.compute_seconds.item(device) * work + self.link_seconds.item(device) + self.latency
-
-    def job_joules(self, device: int, work: float = 1.0) -> float:
-        """Energy of one job on the device."""
-        compute = self.compute_seconds.item(device) * work * self.compute_watts.item(device)
-        return compute + self.link_seconds.item(device) * self.radio_watts.item(device)
+    def job(self, device: int, work: float = 1.0) -> tuple[float, float]:
+        """Seconds from dispatch to upload and joules of one job; ``work`` is its share of the usual computing."""
+        compute, link = self.compute_seconds.item(device) * work, self.link_seconds.item(device)
+        joules = compute * self.compute_watts.item(device) + link * self.radio_watts.item(device)
+        return compute + link + self.latency, joules
 
     def collection_seconds(self) -> Floats:
         """From the start of a feature collection to each device's answer."""

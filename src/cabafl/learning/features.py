@@ -77,6 +77,14 @@ def feature_sum(network: nn.Module, layer: nn.Module, x: Tensor, counts: bool = 
     return total.cpu()
 
 
+def features_of_each(network: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
+    """The activations of every sample by itself, one float64 row each; `feature_sum` is their sum."""
+    network.eval()
+    with torch.inference_mode(), _captured(layer) as outputs:
+        network(x)
+        return _activations(outputs[-1]).double().cpu()
+
+
 def label_histogram(y: Tensor, classes: int) -> Tensor:
     """How many samples of each class, in float64."""
     return torch.bincount(y, minlength=classes).double().cpu()

@@ -106,7 +106,11 @@ class Task:
         return chunks
 
     def _samples(self, device: int, inputs: bool = True) -> tuple[Tensor, Tensor]:
-        index = torch.from_numpy(self.partition.device(device))
+        return self.gather(self.partition.device(device), inputs)
+
+    def gather(self, samples: npt.NDArray[np.int64], inputs: bool = True) -> tuple[Tensor, Tensor]:
+        """Training samples as the network takes them, and their labels; without ``inputs`` the labels only."""
+        index = torch.from_numpy(samples)
         y = self.dataset.train.y[index].to(self.device)
         x = self.dataset.inputs(self.dataset.train.x[index]) if inputs else y
         return self._to_device(x), y

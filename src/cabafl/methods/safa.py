@@ -121,8 +121,7 @@ class SAFA(Method):
 
     def _close_if_due(self, server: Server) -> None:
         """A round ends with its quota, or when nobody is left to fill it."""
-        received = len(self.picked) + len(self.undrafted)
-        if not self.closing and (len(self.picked) == self.quota or (not self.flying and received > 0)):
+        if not self.closing and (len(self.picked) == self.quota or not self.flying):
             self.closing = True
             server.set_timer(0.0, f"close {self.round}")
 

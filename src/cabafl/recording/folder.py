@@ -3,6 +3,7 @@
 ``summary.json`` is written last: a folder without it is not a finished run.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -24,6 +25,7 @@ EXPERIMENT = "experiment.toml"
 ENVIRONMENT = "environment.json"
 CURVE = "curve.png"
 CHECKPOINT = "checkpoint.json"
+_LINES = 2000  # events kept before they are written
 _HEADER = (",".join(Evaluated._fields) + "\n").encode()
 
 
@@ -65,6 +67,8 @@ class RunFolder:
         self.path = path
         self._events = events
         self._metrics = metrics
+        self._lines: list[str] = []  # not yet written
+        self._rows: list[str] = []
 
     @classmethod
     def create(cls, path: Path, experiment_toml: str, environment: Mapping[str, Any]) -> "RunFolder":
@@ -75,7 +79,7 @@ class RunFolder:
                 raise UserError(f"--out = {path}: the folder is not empty; accepted: a new or empty folder")
             write_atomic(path / ENVIRONMENT, as_json(environment))
             write_atomic(path / EXPERIMENT, experiment_toml.encode())
-            folder = cls(path, (path / EVENTS).open("xb", buffering=1 << 18), (path / METRICS).open("xb"))
+            folder = cls(path, (path / EVENTS).open("xb"), (path / METRICS).open("xb"))
             folder._metrics.write(_HEADER)
         except OSError as error:
             raise UserError(f"--out = {path}: cannot be written: {error.strerror}") from None
@@ -93,7 +97,7 @@ class RunFolder:
         files = []
         for name in (EVENTS, METRICS):
             os.truncate(path / name, ends[name])
-            files.append((path / name).open("ab", buffering=1 << 18))
+            files.append((path / name).open("ab"))
         folder = cls(path, *files)
         if positions is None:
             folder._metrics.write(_HEADER)
@@ -101,25 +105,34 @@ class RunFolder:
 
     def __call__(self, event: Event) -> None:
         """Appends one event; an evaluation also makes a row of metrics and flushes both files."""
+        self._lines.append(event.line())
+        if isinstance(event, Evaluated):
+            self._rows.append(event.row())
+            self._write()
+        elif len(self._lines) >= _LINES:
+            self._write()
+
+    def _write(self) -> None:
+        """Hands everything recorded so far to the operating system."""
         try:
-            self._events.write((event.line() + "\n").encode())
-            if isinstance(event, Evaluated):
-                self._metrics.write((event.row() + "\n").encode())
-                self._metrics.flush()
-                self._events.flush()
+            for file, lines in ((self._events, self._lines), (self._metrics, self._rows)):
+                if lines:
+                    file.write(("\n".join(lines) + "\n").encode())
+                    lines.clear()
+                    file.flush()
         except OSError as error:
             raise out_of_space(error, self.path) from error
 
     def positions(self) -> dict[str, int]:
         """How long the record is, everything of it being on disk."""
+        self._write()
         for file in (self._events, self._metrics):
-            file.flush()
             os.fsync(file.fileno())
         return {EVENTS: self._events.tell(), METRICS: self._metrics.tell()}
 
     def rows(self) -> list[Evaluated]:
         """The evaluations recorded so far."""
-        self._metrics.flush()
+        self._write()
         return read_metrics(self.path)
 
     def save_model(self, tensors: Mapping[str, Tensor]) -> None:
@@ -132,20 +145,15 @@ class RunFolder:
         write_atomic(self.path / SUMMARY, as_json(summary))
 
     def close(self) -> None:
-        """Everything recorded so far is on disk and readable; what does not fit there any more is lost."""
+        """Everything recorded so far is on disk and readable; on a full disk, of which the run has told already, what
+        fits is."""
+        if self._events.closed:
+            return
+        with contextlib.suppress(RunStopped, OSError):
+            self.positions()
         for file in (self._events, self._metrics):
-            if file.closed:
-                continue
-            try:
-                file.flush()
-                os.fsync(file.fileno())
-            except OSError:
-                os.close(os.dup(file.fileno()))  # the disk is full: the run has said so already
-            finally:
-                try:
-                    file.close()
-                except OSError:
-                    continue
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 def read_metrics(path: Path) -> list[Evaluated]:

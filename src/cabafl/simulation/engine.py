@@ -7,8 +7,9 @@ trained while the clock waits for the earliest.
 """
 
 import heapq
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -54,16 +55,16 @@ class Kind(IntEnum):
 
 
 @dataclass(slots=True)
-class Flight(State):
+class Flight(Job):
     """A job in flight, with what the engine needs to know about it."""
 
-    job: Job
-    started: float
-    seconds: float
-    joules: float
+    started: float = 0.0
+    seconds: float = 0.0
+    joules: float = 0.0
     corrupt: str | None = None
     needed: bool = False  # its result will be used
     abandoned: bool = False  # given up by the server; the device is still busy with it
+    ticket: int | None = None  # of the executor, when it is needed
 
 
 @dataclass(slots=True)
@@ -75,6 +76,7 @@ class Gathering(State):
     asked: Ints
     missing: Ints
     needed: bool
+    tickets: list[int] = field(default_factory=list)
 
 
 class Simulation:
@@ -126,9 +128,9 @@ class Simulation:
         self._streams: dict[str, Stream] = {}
         self._score: Score | None = None  # of the version evaluated last
         self._row: tuple[float, int] | None = None  # time and version of the last row written
-        # Not part of the state: they follow from it.
-        self._tickets: dict[int, list[int]] = {}  # by serial of a collection or number of a job (negative)
-        self._results: dict[int, list[Any]] = {}
+        # The same in every step, looked up once.
+        self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
+        self._faulty = bool(self.faults.loss or self.faults.corrupt or self.faults.slowdown)
 
     # The run
 
@@ -143,17 +145,26 @@ class Simulation:
 
     def step(self) -> bool:
         """Serves one event; False when the run is over. An interrupt leaves the state as it was before the event."""
-        if self._finished():
+        if self.ledger.dispatches >= self._most and self._all_back():
             return False
         if not self.queue or self.queue[0][0] > self.horizon:
             self.now = self.horizon if self.horizon < FOREVER else self.now
             return False
         self.interrupt()
-        time, _, serial, kind, what = self.queue[0]
-        self._await(serial, kind, what)
-        heapq.heappop(self.queue)
-        self.now = time
-        self._handle(serial, kind, what)
+        time, _, _, kind, what = self.queue[0]
+        if kind is Kind.FINISH:
+            flight = self.flights.get(what)
+            ticket = None if flight is None else flight.ticket
+            weights = None if ticket is None else self.executor.result(ticket, self.interrupt)
+            heapq.heappop(self.queue)
+            self.now = time
+            if flight is not None:  # else cancelled, or its device left
+                self._end_job(flight, weights)
+        else:
+            parts = [self.executor.result(t, self.interrupt) for t in what.tickets] if kind is Kind.FEATURES else []
+            heapq.heappop(self.queue)
+            self.now = time
+            self._handle(kind, what, parts)
         self.outbox.flush()
         return True
 
@@ -170,33 +181,19 @@ class Simulation:
             pass
         self.finish()
 
-    def _finished(self) -> bool:
+    def _all_back(self) -> bool:
         """After the last allowed dispatch, the run lasts until all jobs are back."""
-        return self._exhausted() and all(flight.abandoned for flight in self.flights.values())
+        return all(flight.abandoned for flight in self.flights.values())
 
-    def _exhausted(self) -> bool:
-        return self.limits.max_dispatches is not None and self.ledger.dispatches >= self.limits.max_dispatches
-
-    def _await(self, serial: int, kind: Kind, what: Any) -> None:
-        """Waits for the results an event needs, before anything is changed."""
-        key = -1 - what if kind is Kind.FINISH else serial
-        if key in self._tickets:
-            tickets, results = self._tickets[key], self._results.setdefault(key, [])
-            while tickets:
-                results.append(self.executor.result(tickets[0], self.interrupt))
-                del tickets[0]
-            del self._tickets[key]
-
-    def _handle(self, serial: int, kind: Kind, what: Any) -> None:
-        if kind is Kind.FINISH:
-            self._end_job(what)
-        elif kind is Kind.EVALUATE:
+    def _handle(self, kind: Kind, what: Any, parts: list[Any]) -> None:
+        """All events but the end of a job."""
+        if kind is Kind.EVALUATE:
             self._evaluate()
             self._schedule_evaluation(what + 1)
         elif kind is Kind.TIMEOUT:
             self._time_out(what)
         elif kind is Kind.FEATURES:
-            self._features(what, self._results.pop(serial, []))
+            self._features(what, parts)
         elif kind is Kind.TIMER:
             self.method.on_timer(self, what)
         elif kind is Kind.CRASH:
@@ -206,11 +203,9 @@ class Simulation:
         else:
             self._return(*what)
 
-    def _schedule_at(self, time: float, kind: Kind, what: Any) -> int:
-        self._serial += 1
-        rank = 1 if kind is Kind.EVALUATE else 0
-        heapq.heappush(self.queue, (time, rank, self._serial, kind, what))
-        return self._serial
+    def _schedule_at(self, time: float, kind: Kind, what: Any) -> None:
+        self._serial = serial = self._serial + 1
+        heapq.heappush(self.queue, (time, 1 if kind is Kind.EVALUATE else 0, serial, kind, what))
 
     def _schedule_evaluation(self, number: int) -> None:
         if self.limits.evaluate_aggregations is None:
@@ -226,37 +221,33 @@ class Simulation:
 
     def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
         """See `Server.dispatch`. Past ``max_dispatches`` nothing is sent any more."""
-        if self._exhausted():
-            return None
-        self.idle.remove(device)
         ledger = self.ledger
         number = ledger.dispatches
+        if number >= self._most:
+            return None
+        self.idle.remove(device)
         ledger.dispatches = number + 1
         ledger.downloads += 1
         ledger.bytes += weights.nbytes
         self.selections[device] += 1
         work = 1.0 if objective.epochs is None else objective.epochs / self.epochs
-        fate = self.faults.fate(number)
-        seconds = self.fleet.job_seconds(device, work)
-        if fate is not FINE:
-            seconds = self._stretched(seconds, fate)
-        job = Job(number, device, tag, self.version, weights, objective)
-        flight = Flight(job, self.now, seconds, self.fleet.job_joules(device, work * fate.stretch), fate.corrupt)
+        fate = self.faults.fate(number) if self._faulty else FINE
+        if fate.stretch != 1.0:
+            work *= fate.stretch
+            ledger.slowed += 1
+        now, version = self.now, self.version
+        seconds, joules = self.fleet.job(device, work)
+        flight = Flight(number, device, tag, version, weights, objective, now, seconds, joules, fate.corrupt)
         self.flights[number] = flight
         flight.needed = self._schedule_end(flight, fate)
         if flight.needed:
             self._submit_training(flight)
-        self.emit(Dispatched(self.now, number, device, tag, job.version, self.now + seconds))
+        self.emit(Dispatched(now, number, device, tag, version, now + seconds))
         return number
-
-    def _stretched(self, seconds: float, fate: Fate) -> float:
-        if fate.stretch != 1.0:
-            self.ledger.slowed += 1
-        return seconds * fate.stretch
 
     def _schedule_end(self, flight: Flight, fate: Fate) -> bool:
         """Schedules how the job ends; whether its trained weights will be used."""
-        number, end = flight.job.number, self.now + flight.seconds
+        number, end = flight.number, self.now + flight.seconds
         if fate.crash_at is not None:
             end = self.now + fate.crash_at * flight.seconds
             self._schedule_at(end, Kind.CRASH, number)
@@ -269,9 +260,9 @@ class Simulation:
         return not late and fate.crash_at is None and fate.corrupt is None and end <= self.horizon
 
     def _submit_training(self, flight: Flight) -> None:
-        job, how = flight.job, flight.job.objective
-        training = TrainJob(job.number, job.device, job.weights, how.epochs, how.lr_scale, how.prox)
-        self._tickets[-1 - job.number] = [self.executor.submit(training, flight.started + flight.seconds)]
+        how = flight.objective
+        training = TrainJob(flight.number, flight.device, flight.weights, how.epochs, how.lr_scale, how.prox)
+        flight.ticket = self.executor.submit(training, flight.started + flight.seconds)
 
     def cancel(self, job: int) -> None:
         """See `Server.cancel`. The energy spent so far stays spent."""
@@ -279,16 +270,15 @@ class Simulation:
         if flight is None:
             return
         self.ledger.losses["cancelled"] += 1
-        self.emit(Lost(self.now, job, flight.job.device, flight.job.tag, "cancelled"))
-        self.idle.add(flight.job.device)
+        self.emit(Lost(self.now, job, flight.device, flight.tag, "cancelled"))
+        self.idle.add(flight.device)
 
     def _drop(self, number: int) -> Flight | None:
         """Ends a flight before its time."""
         flight = self.flights.pop(number, None)
         if flight is not None:
-            for ticket in self._tickets.pop(-1 - number, ()):
-                self.executor.discard(ticket)
-            self._results.pop(-1 - number, None)
+            if flight.ticket is not None:
+                self.executor.discard(flight.ticket)
             self.ledger.joules += flight.joules * min(1.0, (self.now - flight.started) / flight.seconds)
         return flight
 
@@ -321,45 +311,44 @@ class Simulation:
         end = self.now + min(float(seconds.max(initial=0.0)), allowed)
         gathering = Gathering(weights, kind, asked, asked[seconds > allowed], needed=end <= self.horizon)
         self.emit(Collection(self.now, "start", len(asked), 0))
-        serial = self._schedule_at(end, Kind.FEATURES, gathering)
-        self._submit_features(serial, end, gathering)
+        self._schedule_at(end, Kind.FEATURES, gathering)
+        self._submit_features(end, gathering)
 
-    def _submit_features(self, serial: int, end: float, what: Gathering) -> None:
+    def _submit_features(self, end: float, what: Gathering) -> None:
         if what.needed:
-            chunks = self.executor.feature_chunks
-            jobs = (FeatureJob(what.weights, what.feature, devices) for devices in chunks)
-            self._tickets[serial] = [self.executor.submit(job, end) for job in jobs]
+            jobs = (FeatureJob(what.weights, what.feature, devices) for devices in self.executor.feature_chunks)
+            what.tickets = [self.executor.submit(job, end) for job in jobs]
 
     # Events
 
-    def _end_job(self, number: int) -> None:
-        flight = self.flights.pop(number, None)
-        if flight is None:
-            return  # cancelled, or its device left
-        job = flight.job
-        device = job.device
+    def _end_job(self, flight: Flight, weights: Weights | None) -> None:
+        number, device, version = flight.number, flight.device, flight.version
+        del self.flights[number]
         ledger = self.ledger
         ledger.joules += flight.joules
         self.idle.add(device)
         if flight.abandoned:
             self.method.on_idle(self, device)
             return
-        weights = self._results.pop(-1 - number)[0] if flight.needed else _corrupted(job.weights, flight.corrupt)
+        if weights is None:
+            weights = _corrupted(flight.weights, flight.corrupt)
         ledger.uploads += 1
         ledger.bytes += weights.nbytes
-        problem = self._problem(job, weights)
+        problem = self._problem(flight, weights)
         if problem is not None:
-            self._lose(job, problem)
+            self._lose(flight, problem)
             return
-        staleness = self.version - job.version
+        staleness = self.version - version
         ledger.staleness[staleness] += 1
-        self.emit(Uploaded(self.now, number, device, job.tag, job.version, staleness))
-        rate = self.learning_rate * job.objective.lr_scale
-        self.method.on_upload(self, Upload(job, weights, self.sizes.item(device), rate, flight.seconds))
+        self.emit(Uploaded(self.now, number, device, flight.tag, version, staleness))
+        rate = self.learning_rate * flight.objective.lr_scale
+        self.method.on_upload(self, Upload(flight, weights, self.sizes.item(device), rate, flight.seconds))
 
     def _problem(self, job: Job, weights: Weights) -> LossReason | None:
         """The shared rules for what a method never gets to see."""
-        if weights.shape != job.weights.shape or not np.isfinite(weights).all():
+        if weights.shape != job.weights.shape:
+            return "rejected"
+        if not math.isfinite(weights.dot(weights)) and not np.isfinite(weights).all():  # the first is quick
             return "rejected"
         stale = self.limits.max_staleness
         return "stale" if stale is not None and self.version - job.version > stale else None
@@ -373,17 +362,17 @@ class Simulation:
         flight = self.flights.get(number)
         if flight is not None:
             flight.abandoned = True
-            self._lose(flight.job, "timeout")
+            self._lose(flight, "timeout")
 
     def _crash(self, number: int) -> None:
         flight = self._drop(number)
         if flight is None:
             return
-        self.idle.add(flight.job.device)
+        self.idle.add(flight.device)
         if flight.abandoned:
-            self.method.on_idle(self, flight.job.device)
+            self.method.on_idle(self, flight.device)
         else:
-            self._lose(flight.job, "crash")
+            self._lose(flight, "crash")
 
     def _schedule_absence(self, device: int, number: int, since: float) -> None:
         absence = self.faults.absence(device, number, since)
@@ -396,10 +385,10 @@ class Simulation:
         if device in self.idle:
             self.idle.remove(device)
             return
-        flight = self._drop(next(n for n, f in self.flights.items() if f.job.device == device))
+        flight = self._drop(next(n for n, f in self.flights.items() if f.device == device))
         assert flight is not None
         if not flight.abandoned:
-            self._lose(flight.job, "left")
+            self._lose(flight, "left")
 
     def _return(self, device: int, number: int) -> None:
         self.away.remove(device)
@@ -468,11 +457,11 @@ class Simulation:
         self._row = state["row"]
         vars(self.method).update(state["method"])
         for flight in self.flights.values():
-            if flight.needed and not flight.abandoned:
+            if flight.needed:
                 self._submit_training(flight)
-        for time, _, serial, kind, what in sorted(self.queue, key=lambda entry: entry[:3]):
+        for time, _, _, kind, what in sorted(self.queue, key=lambda entry: entry[:3]):
             if kind is Kind.FEATURES:
-                self._submit_features(serial, time, what)
+                self._submit_features(time, what)
 
 
 def _corrupted(weights: Weights, how: str | None) -> Weights:

@@ -21,6 +21,7 @@ class SelectionCounts(State):
         self.order = np.arange(devices, dtype=np.int64)
         self.place = np.arange(devices, dtype=np.int64)
         self.starts = [0]
+        self.lowest = 0  # the first group that is not empty
         self.total = 0
         self.square_total = 0
 
@@ -34,6 +35,8 @@ class SelectionCounts(State):
         self.order[here], self.order[last] = other, device
         self.place[other], self.place[device] = here, last
         self.starts[count + 1] = last
+        if self.starts[self.lowest] == self.starts[self.lowest + 1]:
+            self.lowest += 1
         self.counts[device] = count + 1
         self.total += 1
         self.square_total += 2 * count + 1
@@ -47,9 +50,13 @@ class SelectionCounts(State):
 
     def least_selected(self, idle: Idle, without: int | None) -> Ints:
         """The idle devices with the smallest count; looks no further than the first group that has one."""
-        ends = [*self.starts[1:], len(self.order)]
-        for start, end in zip(self.starts, ends, strict=True):
+        start = 0
+        for count in range(self.lowest, len(self.starts)):
+            end = self.starts[count + 1] if count + 1 < len(self.starts) else len(self.order)
+            if start == end:
+                continue
             group = self.order[start:end]
+            start = end
             found = group[idle.among(group)]
             if without is not None:
                 found = found[found != without]

@@ -1,0 +1,159 @@
+"""A grid of runs: what is to be done, what is done already, and doing it on all cores."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cabafl.assembly import make_method
+from cabafl.config import Experiment, load_experiment
+from cabafl.errors import UserError
+from cabafl.recording.folder import EXPERIMENT, METRICS, SUMMARY
+from cabafl.toml import experiment_toml
+
+PARENT = "CABAFL_PARENT"  # tells a run which process it belongs to
+EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")
+
+
+@dataclass
+class Cell:
+    """One run of the grid."""
+
+    label: str
+    seed: int
+    experiment: Experiment
+    folder: Path
+    failure: str | None = None
+    process: "subprocess.Popen[bytes] | None" = None
+    errors: Path = field(default_factory=Path)
+
+    @property
+    def done(self) -> bool:
+        """Whether its folder holds a finished run."""
+        return (self.folder / SUMMARY).exists()
+
+    def progress(self) -> float:
+        """Share of its virtual time that is recorded, 0 to 1."""
+        if self.done:
+            return 1.0
+        try:
+            last = (self.folder / METRICS).read_bytes().splitlines()[-1]
+            reached, total = float(last.split(b",")[0]), self.experiment.run.virtual_time
+            return reached / total if total else 0.0
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+
+def make_grid(
+    base: Experiment, variants: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], out: Path
+) -> list[Cell]:
+    """Every variant (label -> keys of ``[method]``) with every seed. All else is equal: the same seed gives the same
+    partition, initial weights, device speeds, shuffles and evaluation instants."""
+    cells = []
+    for seed in seeds:
+        for label, keys in variants.items():
+            experiment = base.model_copy(update={"seed": seed, "method": type(base.method)(**keys)})
+            make_method(experiment)  # a wrong key ends the comparison before it starts
+            cells.append(Cell(label, seed, experiment, out / "runs" / f"{label}-seed{seed}"))
+    for cell in cells:
+        _check_belongs(cell)
+    return cells
+
+
+def _check_belongs(cell: Cell) -> None:
+    """A folder left by an earlier call must hold this very run."""
+    path = cell.folder / EXPERIMENT
+    if path.exists() and _essence(load_experiment(path)) != _essence(cell.experiment):
+        raise UserError(f"{cell.folder}: holds a run with other settings; give another --out or remove it")
+    if not path.exists() and cell.folder.exists() and any(cell.folder.iterdir()):
+        raise UserError(f"{cell.folder}: holds something that is not a run; give another --out or remove it")
+
+
+def _essence(experiment: Experiment) -> str:
+    """What determines a run's bytes."""
+    run = experiment.run.model_copy(update=dict.fromkeys(EXECUTION_KEYS))
+    _, parameters = make_method(experiment)
+    return experiment_toml(experiment.model_copy(update={"run": run}), parameters)
+
+
+def run_grid(cells: Sequence[Cell], jobs: int, tick: Callable[[Sequence[Cell]], None]) -> None:
+    """Carries out what is not done, ``jobs`` runs at a time; a run that fails is noted and the others go on.
+
+    When fewer runs than ``jobs`` are left to start, each gets several worker processes instead.
+    """
+    pending = [cell for cell in cells if not cell.done]
+    running: list[Cell] = []
+    with _forwarded_signals(running) as stopped:
+        while (pending and not stopped()) or running:
+            while pending and len(running) < jobs and not stopped():
+                cell = pending.pop(0)
+                share = jobs // (len(running) + len(pending) + 1)
+                _start(cell, 0 if share <= 1 else share)
+                running.append(cell)
+            time.sleep(0.2)
+            for cell in [c for c in running if c.process is not None and c.process.poll() is not None]:
+                running.remove(cell)
+                _end(cell)
+            tick(cells)
+        if stopped():
+            raise KeyboardInterrupt
+
+
+def _start(cell: Cell, workers: int) -> None:
+    cell.folder.parent.mkdir(parents=True, exist_ok=True)
+    cell.errors = cell.folder.with_suffix(".log")
+    command = [sys.executable, "-m", "cabafl"]
+    if (cell.folder / EXPERIMENT).exists():
+        command += ["resume", str(cell.folder), f"run.workers={workers}"]
+    else:
+        _, parameters = make_method(cell.experiment)
+        file = cell.folder.with_suffix(".toml")
+        file.write_text(experiment_toml(cell.experiment, parameters), encoding="utf-8")
+        command += ["run", str(file), f"run.workers={workers}", "--out", str(cell.folder)]
+    environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"}
+    with cell.errors.open("wb") as log:
+        cell.process = subprocess.Popen(
+            [*command, "--quiet"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C reaches it through the comparison only, as one signal
+        )
+
+
+def _end(cell: Cell) -> None:
+    assert cell.process is not None
+    code = cell.process.returncode
+    if code == 0:
+        cell.errors.unlink(missing_ok=True)
+        cell.folder.with_suffix(".toml").unlink(missing_ok=True)
+    elif code not in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+        lines = cell.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        cell.failure = lines[-1] if lines else f"exit code {code}"
+
+
+@contextmanager
+def _forwarded_signals(running: Sequence[Cell]) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM stop all runs, each with a checkpoint."""
+    asked: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        asked.append(number)
+        for cell in running:
+            if cell.process is not None and cell.process.poll() is None:
+                cell.process.send_signal(signal.SIGTERM)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,88 @@
+"""The paper's two observations: features of a layer tell how balanced data are, finer than labels do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cabafl.assembly import make_data, make_task
+from cabafl.config import Experiment
+from cabafl.data.dataset import Dataset, Split
+from cabafl.data.partition import Partition, make_partition
+from cabafl.errors import UserError
+from cabafl.learning.features import features_of_each, find_layer
+from cabafl.learning.task import Task
+from cabafl.learning.training import train
+from cabafl.rng import rng, seed64
+
+Floats = npt.NDArray[np.float64]
+PARTS = 5  # unbalanced parts beside the balanced one
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Similarities to the whole, one row per draw."""
+
+    name: str
+    parts: Floats  # D0 (balanced), D1 .. D5
+    unions: Floats  # D1, D1+D2, ..., all five
+
+
+def observe(experiment: Experiment, betas: Sequence[float], epochs: int, draws: int) -> list[Setting]:
+    """Trains the model shortly on all data, then cuts the data ``draws`` times for IID and each beta."""
+    data = experiment.data.model_copy(update={"partition": "iid", "devices": PARTS + 1})
+    dataset, partition = make_data(experiment.model_copy(update={"data": data}))
+    task = make_task(experiment, dataset, partition)
+    features = sample_features(task, epochs)
+    kinds = [("IID", "iid", 1.0), *((f"beta = {beta:g}", "dirichlet", beta) for beta in betas)]
+    found = [_measure(name, kind, beta, dataset, features, experiment.seed, draws) for name, kind, beta in kinds]
+    if dataset.train.coarse is not None:
+        name = "balanced coarse, unbalanced fine labels"
+        found.append(_measure(name, "coarse-balanced", min(betas), dataset, features, experiment.seed, draws))
+    return found
+
+
+def sample_features(task: Task, epochs: int) -> Floats:
+    """One feature vector per training sample, after a short training on all of them."""
+    torch.set_num_threads(1)
+    network = task.model.network
+    x, y = task.gather(np.arange(len(task.dataset.train)))
+    if len(y) == 0:
+        raise UserError("data.train_limit: no samples to observe")
+    train(network, x, y, replace(task.settings, epochs=epochs), seed64(task.seed, "observe"))
+    layer = find_layer(network, task.feature_layer)
+    rows = [features_of_each(network, layer, part) for part in torch.split(x, 500)]
+    return torch.cat(rows).numpy()
+
+
+def _measure(name: str, kind: str, beta: float, dataset: Dataset, features: Floats, seed: int, draws: int) -> Setting:
+    whole = features.sum(axis=0)
+    parts, unions = np.empty((draws, PARTS + 1)), np.empty((draws, PARTS))
+    for number in range(draws):
+        balanced, rest = _cut(len(features), seed, number)
+        pieces = _pieces(kind, dataset.train, rest, beta, seed64(seed, "observe", number))
+        sums = [features[balanced].sum(axis=0), *(features[piece].sum(axis=0) for piece in pieces)]
+        parts[number] = [_cosine(whole, part) for part in sums]
+        unions[number] = [_cosine(whole, union) for union in np.cumsum(sums[1:], axis=0)]
+    return Setting(name, parts, unions)
+
+
+def _cut(samples: int, seed: int, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    order = rng(seed, "observe balanced", number).permutation(samples)
+    size = samples // (PARTS + 1)
+    return order[:size], np.sort(order[size:])
+
+
+def _pieces(
+    kind: str, train: Split, rest: npt.NDArray[np.int64], beta: float, seed: int
+) -> list[npt.NDArray[np.int64]]:
+    chosen: Partition = make_partition(
+        kind, train.select(torch.from_numpy(rest)), PARTS, beta=beta, min_samples=10, seed=seed
+    )
+    return [rest[chosen.device(part)] for part in range(PARTS)]
+
+
+def _cosine(a: Floats, b: Floats) -> float:
+    return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
