@@ -3,7 +3,10 @@
 import hashlib
 from pathlib import Path
 
-METHODS = ["cabafl", "fedavg"]
+from cabafl import methods
+
+METHODS = ["cabafl", "fedavg"]  # for what takes long
+ALL_METHODS = list(methods.NAMES)
 FILES = ("events.jsonl", "metrics.csv", "model.safetensors")
 OWN = {"cabafl": ["method.m=2", "method.k=3"]}
 

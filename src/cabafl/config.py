@@ -195,7 +195,7 @@ class RunSection(Section):
         "local", description="local (worker processes of this machine) | ray (actors; workers is their number)"
     )
     ray_address: str | None = Field(
-        None, description="a running Ray cluster: auto | host:6379 | ray://host:10001; default: start Ray here"
+        None, description="a running Ray cluster: auto | host:port of its head node; default: start Ray here"
     )
     checkpoint_every: float = Field(60.0, gt=0, description="wall seconds between two checkpoints")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu | cuda | cuda:1")

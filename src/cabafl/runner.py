@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from cabafl.simulation.engine import Limits, Simulation
 from cabafl.toml import experiment_toml
 
 Listener = Callable[[Event], None]
+EXECUTION_KEYS = ("run.workers", "run.executor", "run.ray_address", "run.checkpoint_every")
 CHECKPOINT_SHARE = 0.05  # at most this share of the wall time goes into checkpoints
 
 
@@ -68,15 +69,24 @@ def simulate(
 
 
 def resume(
-    path: str | Path, listener: Listener | None = None, warn: Callable[[str], None] | None = None
+    path: str | Path,
+    listener: Listener | None = None,
+    warn: Callable[[str], None] | None = None,
+    settings: Sequence[str] = (),
 ) -> Result | None:
-    """Continues an interrupted run in its folder, to the bytes of an uninterrupted one; None if it is complete."""
+    """Continues an interrupted run in its folder, to the bytes of an uninterrupted one; None if it is complete.
+
+    ``settings`` may change how it is carried out (run.workers=4), not what is computed.
+    """
     path = Path(path)
     if (path / SUMMARY).exists():
         return None
     if not (path / EXPERIMENT).exists():
         raise UserError(f"{path}: not a run folder (it has no {EXPERIMENT})")
-    experiment = load_experiment(path / EXPERIMENT)
+    for text in settings:
+        if text.partition("=")[0] not in EXECUTION_KEYS:
+            raise UserError(f"{text}: cannot change on resuming; accepted: {', '.join(EXECUTION_KEYS)}")
+    experiment = load_experiment(path / EXPERIMENT, settings)
     with open_executor(experiment, warn) as workers:
         parts = assemble(experiment)
         checkpoint = load_checkpoint(path, (path / EXPERIMENT).read_text(encoding="utf-8"))

@@ -31,8 +31,8 @@ class Encoder:
             return ["array", self._name(value, value)]
         if isinstance(value, torch.Tensor):
             return ["tensor", self._name(value, value.numpy())]
-        if isinstance(value, list | tuple):
-            return [type(value).__name__ if type(value) in (list, tuple) else "tuple", *map(self.encode, value)]
+        if type(value) in (list, tuple):
+            return [type(value).__name__, *map(self.encode, value)]
         if isinstance(value, dict):
             return ["dict", *([self.encode(k), self.encode(v)] for k, v in value.items())]
         if isinstance(value, State):

@@ -20,7 +20,7 @@ from cabafl.errors import RunStopped, UserError
 from cabafl.runner import Stopped, resume
 from cabafl.simulation.checkpoint import load_checkpoint
 from cabafl.state import Decoder, Encoder, State
-from tests.runs import METHODS, same_bytes, settings
+from tests.runs import ALL_METHODS, METHODS, same_bytes, settings
 
 CABAFL = [sys.executable, "-m", "cabafl"]
 INLINE = ["run.workers=0", "run.checkpoint_every=0.05"]
@@ -38,7 +38,7 @@ class StopAt:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ALL_METHODS)
 def test_a_run_stopped_again_and_again_ends_in_the_same_bytes(method: str, tmp_path: Path) -> None:
     experiment = load_experiment(None, settings(method, *INLINE))
     simulate(experiment, tmp_path / "whole")

@@ -1,1 +1,3 @@
 """Measurements: ratios and times taken side by side in one run."""
+
+SECTIONS = ("simulator", "engine", "selection", "memory", "toolkits")

@@ -1,29 +1,27 @@
-"""How long one device selection of CaBaFL takes."""
-
-import time
-from typing import NamedTuple
+"""How long the server's two expensive decisions take: one device selection of CaBaFL, and one aggregation."""
 
 import numpy as np
 import torch
 
+from cabafl.bench import aggregation
+from cabafl.bench.report import Section, Table
+from cabafl.bench.timing import Spread, seconds
 from cabafl.methods.cabafl.features import FeatureTable
 from cabafl.methods.cabafl.selector import balance_scores, best_device
 from cabafl.rng import rng
 
-
-class SelectionTime(NamedTuple):
-    """Milliseconds over repetitions."""
-
-    devices: int
-    width: int
-    slots: int
-    median: float
-    lowest: float
-    highest: float
+Sizes = list[tuple[int, int, int]]  # devices, length of a feature vector, slots
+SELECTIONS: Sizes = [
+    *((devices, 512, 10) for devices in (100, 1_000, 10_000, 100_000)),
+    (10_000, 84, 10),
+    (10_000, 2_048, 10),
+    (10_000, 512, 100),
+]
+AGGREGATIONS = [(62_006, 10), (62_006, 50), (11_000_000, 10), (11_000_000, 50)]
 
 
-def measure(devices: int, width: int, slots: int = 10, repetitions: int = 50) -> SelectionTime:
-    """One selection with every device but ``slots`` as candidates: scores of all of them and the best one."""
+def measure(devices: int, width: int, slots: int = 10, repetitions: int = 50) -> Spread:
+    """Milliseconds of one selection with all devices but ``slots`` as candidates: all scores and the best of them."""
     torch.set_num_threads(1)
     draw = rng(1, "bench selection", devices, width)
     features = FeatureTable()
@@ -31,12 +29,34 @@ def measure(devices: int, width: int, slots: int = 10, repetitions: int = 50) ->
     samples = draw.integers(10, 500, devices)
     sizes = draw.integers(100, 5000, slots).astype(np.float64)
     candidates = np.sort(draw.permutation(devices)[slots:])
-    times = []
-    for _ in range(repetitions + 3):
-        trace = draw.integers(0, devices, 5).tolist()
-        started = time.perf_counter()
+
+    def select(trace: list[int]) -> None:
         similarity, spread = balance_scores(features, trace, sizes, 0, candidates, samples)
         best_device(candidates, similarity - spread)
-        times.append(1e3 * (time.perf_counter() - started))
-    measured = sorted(times[3:])
-    return SelectionTime(devices, width, slots, measured[len(measured) // 2], measured[0], measured[-1])
+
+    traces = [draw.integers(0, devices, 5).tolist() for _ in range(repetitions + 3)]
+    times = [1e3 * seconds(lambda trace=trace: select(trace)) for trace in traces]  # type: ignore[misc]
+    return Spread.of(times[3:])
+
+
+def section(
+    selections: Sizes | None = None, aggregations: list[tuple[int, int]] | None = None, repetitions: int = 50
+) -> Section:
+    """Both at growing N, d and K."""
+    rows, figures = [], []
+    for devices, width, slots in selections or SELECTIONS:
+        time = measure(devices, width, slots, repetitions)
+        rows.append((f"{devices:,}", f"{width:,}", str(slots), time.text()))
+        figures.append({"N": devices, "d": width, "K": slots, "milliseconds": time.figures()})
+    means = max(3, repetitions // 10)
+    aggregated, more = aggregation.table(AGGREGATIONS if aggregations is None else aggregations, means)
+    return Section(
+        "selection",
+        "Selection and aggregation",
+        [Table("One device selection", ("devices N", "feature length d", "slots K", "ms"), rows), aggregated],
+        [
+            "Selection: every device but K is a candidate, the model has visited 5 devices; one thread.",
+            f"{repetitions} selections, {means} aggregations, after a warm-up; median (lowest to highest).",
+        ],
+        {"selection": figures, "aggregation": more},
+    )

@@ -1,33 +1,103 @@
 """`cabafl bench`"""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
+from cabafl.bench import SECTIONS
 from cabafl.cli.console import console
 
-app = typer.Typer(help="Measure the toolkit on this machine.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from cabafl.bench.report import Section
+
+app = typer.Typer(help="Measure cabafl on this machine: ratios taken side by side, with their spread.")
+
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: a first impression.")]
+Repetitions = Annotated[int | None, typer.Option(help="Repetitions of each measurement.", min=1)]
+Out = Annotated[Path | None, typer.Option(help="A folder for bench.json and bench.md.")]
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `bench` a group of commands."""
+@app.callback(invoke_without_command=True)
+def _group(context: typer.Context, quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
+    """Measure cabafl on this machine: ratios taken side by side, with their spread. Without a command: everything."""
+    if context.invoked_subcommand is None:
+        _measure(SECTIONS, quick, repetitions, out)
+
+
+@app.command("all")
+def everything(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
+    """All of the following."""
+    _measure(SECTIONS, quick, repetitions, out)
+
+
+@app.command()
+def simulator(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
+    """The simulator against bare torch loops doing the same steps."""
+    _measure(["simulator"], quick, repetitions, out)
+
+
+@app.command()
+def engine(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
+    """Events per second without training, for growing fleets."""
+    _measure(["engine"], quick, repetitions, out)
 
 
 @app.command()
 def selection(
-    devices: Annotated[list[int], typer.Option(help="Numbers of devices to measure.")] = [100, 1_000, 10_000, 100_000],  # noqa: B006
-    width: Annotated[int, typer.Option(help="Length of a feature vector.")] = 512,
-    repetitions: Annotated[int, typer.Option(help="Selections per row.", min=1)] = 50,
+    devices: Annotated[list[int] | None, typer.Option(help="Numbers of devices instead of the usual ones.")] = None,
+    width: Annotated[int, typer.Option(help="With --devices: length of a feature vector.")] = 512,
+    quick: Quick = False,
+    repetitions: Repetitions = None,
+    out: Out = None,
 ) -> None:
-    """Time of one CaBaFL device selection, all devices being candidates."""
-    from cabafl.bench.selection import measure
+    """Time of one device selection and of one aggregation."""
+    if not devices:
+        _measure(["selection"], quick, repetitions, out)
+        return
+    from cabafl.bench.selection import section
 
-    table = Table(title=f"one device selection, d = {width}, K = 10, one thread", title_justify="left")
-    for heading in ("devices", "median (ms)", "fastest (ms)", "slowest (ms)"):
-        table.add_column(heading, justify="right")
-    for count in devices:
-        row = measure(count, width, repetitions=repetitions)
-        table.add_row(f"{row.devices:,}", f"{row.median:.3f}", f"{row.lowest:.3f}", f"{row.highest:.3f}")
-    console.print(table)
+    _finish([_shown(section([(count, width, 10) for count in devices], [], repetitions or 50))], out)
+
+
+@app.command()
+def memory(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
+    """Peak memory of the server for growing fleets, caches and models; one process per point, no repetitions."""
+    _measure(["memory"], quick, repetitions, out)
+
+
+@app.command()
+def toolkits(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
+    """The same FedAvg workload on pfl and on Flower's simulation, where installed (pip install 'cabafl\\[bench]')."""
+    _measure(["toolkits"], quick, repetitions, out)
+
+
+def _measure(names: tuple[str, ...] | list[str], quick: bool, repetitions: int | None, out: Path | None) -> None:
+    from cabafl.bench.sections import measure
+
+    _finish([_shown(measure(name, quick, repetitions)) for name in names], out)
+
+
+def _shown(section: "Section") -> "Section":
+    for content in section.all_tables():
+        table = Table(title=f"{section.title}: {content.title}", title_justify="left")
+        for i, heading in enumerate(content.headings):
+            table.add_column(heading, justify="left" if i == 0 else "right")
+        for row in content.rows:
+            table.add_row(*row)
+        console.print(table)
+    for note in section.notes:
+        console.print(f"* {note}", markup=False)
+    console.print()
+    return section
+
+
+def _finish(sections: list["Section"], out: Path | None) -> None:
+    from cabafl.bench.report import describe, machine, write
+
+    where = machine()
+    console.print(describe(where), markup=False)
+    if out is not None:
+        write(out, sections, where)
+        console.print(f"Written: {out / 'bench.json'} and {out / 'bench.md'}", markup=False, soft_wrap=True)

@@ -1,5 +1,7 @@
 """The `cabafl` command."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import typer
 from cabafl.cli import bench, config, data, lists, run
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
+from cabafl.lifeline import die_with_parent
 
 app = typer.Typer(
     name="cabafl",
@@ -27,6 +30,8 @@ app.add_typer(bench.app, name="bench")
 
 def main() -> None:
     """Entry point: what the user can mend is one line and exit code 2."""
+    if "CABAFL_PARENT" in os.environ:  # a run of a comparison: it stops, with a checkpoint, when the comparison is gone
+        die_with_parent(int(os.environ["CABAFL_PARENT"]), signal.SIGTERM)
     sys.path.insert(0, str(Path.cwd()))  # models and methods of the user's own, as package.module:Class
     try:
         app()

@@ -47,6 +47,9 @@ def run(
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="run.workers=N and the like", metavar="[KEY=VALUE]...")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Continue an interrupted run, to the same bytes."""
@@ -57,7 +60,7 @@ def resume(
     path = folder / "experiment.toml"
     experiment = load_experiment(path if path.exists() else None)
     with Progress(experiment, enabled=not quiet) as progress, stoppable(folder):
-        result = go_on(folder, progress, warn)
+        result = go_on(folder, progress, warn, settings or [])
     if result is not None:
         show(result, quiet)
     elif not quiet:

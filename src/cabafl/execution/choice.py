@@ -1,18 +1,18 @@
 """Which executor an experiment asks for."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Protocol
 
-from cabafl.config import Experiment
-from cabafl.errors import RunStopped
+from cabafl.config import Experiment, RunSection
+from cabafl.errors import RunStopped, UserError
 from cabafl.execution.base import Executor
 from cabafl.execution.inline import InlineExecutor
-from cabafl.execution.processes import ProcessExecutor, WorkersDie
+from cabafl.execution.processes import ProcessExecutor
+from cabafl.execution.queued import QueuedExecutor, Warn, WorkersDie
+from cabafl.execution.ray_cluster import open_ray
 from cabafl.learning.task import Task
-
-Warn = Callable[[str], None]
 
 
 class Workers(Protocol):
@@ -27,8 +27,8 @@ class _Inline:
         return InlineExecutor(task)
 
 
-class _Processes:
-    def __init__(self, executor: ProcessExecutor, model: str) -> None:
+class _Queued:
+    def __init__(self, executor: QueuedExecutor, model: str) -> None:
         self._executor = executor
         self._model = model
 
@@ -48,14 +48,19 @@ def worker_count(setting: str | int) -> int:
 def open_executor(experiment: Experiment, warn: Warn | None = None) -> Iterator[Workers]:
     """Starts what will carry out the jobs and ends it, whatever happens."""
     run = experiment.run
-    count = worker_count(run.workers)
-    if count == 0:
+    if run.executor == "local" and worker_count(run.workers) == 0:
         yield _Inline()
         return
-    executor = ProcessExecutor(count, warn)
     try:
-        yield _Processes(executor, experiment.model.name)
+        with _open_queued(run, warn) as executor:
+            yield _Queued(executor, experiment.model.name)
     except WorkersDie as error:
         raise RunStopped(str(error)) from None
-    finally:
-        executor.close()
+
+
+def _open_queued(run: RunSection, warn: Warn | None) -> AbstractContextManager[QueuedExecutor]:
+    if run.executor == "ray":
+        return open_ray(run.workers, worker_count("auto"), run.ray_address, run.device, warn)
+    if run.ray_address is not None:
+        raise UserError(f"run.ray_address = {run.ray_address!r}: needs run.executor = 'ray', not {run.executor!r}")
+    return closing(ProcessExecutor(worker_count(run.workers), warn))

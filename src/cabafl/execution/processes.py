@@ -5,7 +5,6 @@ trains one model the next is already waiting for it. Jobs that the clock needs f
 """
 
 import contextlib
-import heapq
 import os
 import socket
 import subprocess
@@ -18,12 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cabafl.execution.arena import Arena, Place, anonymous_file
-from cabafl.execution.base import ExecutorJob, Interrupt, TrainJob
+from cabafl.execution.base import TrainJob
+from cabafl.execution.queued import PLACES, QueuedExecutor, Warn
 from cabafl.execution.recipe import share, take_apart
 from cabafl.learning.task import Task
-
-PLACES = 2  # per worker
-TRIES = 5  # a job that kills this many workers is at fault itself
 
 
 @dataclass
@@ -35,27 +32,14 @@ class _Worker:
     ready: bool = False
 
 
-class WorkersDie(RuntimeError):
-    """A job has killed several workers."""
-
-
-class ProcessExecutor:
+class ProcessExecutor(QueuedExecutor):
     """`Executor` on ``workers`` processes. They start importing at once; `load` gives them the task."""
 
-    def __init__(self, workers: int, warn: Any = None) -> None:
-        self.warn = warn or (lambda text: None)
+    def __init__(self, workers: int, warn: Warn | None = None) -> None:
+        super().__init__("worker process", "worker processes", warn)
         self._wanted = workers
         self._workers: list[_Worker] = []
-        self._waiting: list[tuple[float, int]] = []  # (due, ticket), earliest first
-        self._jobs: dict[int, ExecutorJob] = {}  # all that are not finished, with their input weights
-        self._due: dict[int, float] = {}
-        self._tries: dict[int, int] = {}
-        self._results: dict[int, Any] = {}
-        self._tickets = 0
-        self._failed_starts = 0
         self._data: Arena | None = None
-        self.evaluation_chunks = 0
-        self.feature_chunks: list[range] = []
         self._exchange = anonymous_file(0)
         self._data_file = anonymous_file(0)
         for _ in range(workers):
@@ -72,8 +56,7 @@ class ProcessExecutor:
 
     def load(self, task: Task, model: str) -> None:
         """Shares the task's data and tells every worker how to build the task."""
-        self.evaluation_chunks = task.evaluation_chunks
-        self.feature_chunks = task.feature_chunks()
+        super().load(task, model)
         self._recipe, arrays = take_apart(task, model)
         self._data, self._places = Arena.of(arrays, self._data_file)
         share(task, {name: self._data.array(place) for name, place in self._places.items()})
@@ -96,41 +79,6 @@ class ProcessExecutor:
         data = (self._data_file, self._data.size)
         self._send(worker, (sys.path, self._recipe, data, self._places, exchange))
 
-    # The executor's interface
-
-    def submit(self, job: ExecutorJob, due: float = 0.0) -> int:
-        """Queues the job; the earlier it is due the sooner it starts."""
-        self._tickets += 1
-        ticket = self._tickets
-        self._jobs[ticket] = job
-        self._due[ticket] = due
-        heapq.heappush(self._waiting, (due, ticket))
-        self._feed()
-        return ticket
-
-    def done(self, ticket: int) -> bool:
-        """Whether `result` would not wait."""
-        if ticket not in self._results:
-            self._pump(0.0)
-        return ticket in self._results
-
-    def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
-        """Waits for one job while all others go on."""
-        while ticket not in self._results:
-            if interrupt is not None:
-                interrupt()
-            self._pump(0.5)
-        result = self._results.pop(ticket)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    def discard(self, ticket: int) -> None:
-        """Forgets a job; one that is already running is finished for nothing."""
-        self._jobs.pop(ticket, None)
-        self._due.pop(ticket, None)
-        self._results.pop(ticket, None)
-
     def close(self) -> None:
         """Ends the workers at once."""
         for worker in self._workers:
@@ -150,10 +98,10 @@ class ProcessExecutor:
             worker = max(self._workers, key=lambda w: len(w.places))
             if not worker.places:
                 return
-            _, ticket = heapq.heappop(self._waiting)
-            job = self._jobs.get(ticket)
-            if job is None:
-                continue  # discarded
+            chosen = self._next()
+            if chosen is None:
+                return
+            ticket, job = chosen
             place = worker.places.pop()
             np.copyto(self._view(place), job.weights)
             worker.tickets[ticket] = place
@@ -185,30 +133,16 @@ class ProcessExecutor:
     def _take(self, worker: _Worker, ticket: int, result: Any) -> None:
         place = worker.tickets.pop(ticket)
         worker.places.append(place)
-        self._tries.pop(ticket, None)
-        job = self._jobs.pop(ticket, None)
-        if job is None:
-            return  # discarded meanwhile
-        del self._due[ticket]
-        if isinstance(job, TrainJob) and result is None:
+        if result is None and isinstance(self._jobs.get(ticket), TrainJob):
             result = self._view(place).copy()
-        self._results[ticket] = result
+        self._finish(ticket, result)
 
     def _replace(self, dead: _Worker) -> None:
         """A new worker in the place of a dead one; its jobs start again, with the same result."""
         index = self._workers.index(dead)
         dead.connection.close()
         code = dead.process.wait()
-        self._failed_starts = 0 if dead.ready else self._failed_starts + 1
-        if self._failed_starts >= TRIES:
-            raise WorkersDie(f"{TRIES} worker processes in a row ended before their first job (code {code})")
-        self.warn(f"a worker process died (code {code}); a new one takes over its {len(dead.tickets)} jobs")
-        for ticket in dead.tickets:
-            self._tries[ticket] = self._tries.get(ticket, 0) + 1
-            if self._tries[ticket] >= TRIES:
-                raise WorkersDie(f"a job was lost with {TRIES} worker processes (the last ended with code {code})")
-            if ticket in self._jobs:
-                heapq.heappush(self._waiting, (self._due[ticket], ticket))
+        self._lose(dead.tickets, dead.ready, f"code {code}")
         worker = self._start()
         self._workers[index] = worker
         self._introduce(worker, index)

@@ -5,30 +5,14 @@ no second import of the caller's main module.
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-
-def _die_with_parent(parent: int) -> None:
-    """Ends this process when its parent is gone, in the middle of a job too."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux; elsewhere the thread below has to do
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    if os.getppid() != parent:
-        os._exit(1)
+from cabafl.lifeline import die_with_parent
 
 
 def serve(connection: Connection) -> None:
@@ -66,7 +50,7 @@ def serve(connection: Connection) -> None:
 def main() -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which then closes the connection
-    _die_with_parent(int(sys.argv[2]))
+    die_with_parent(int(sys.argv[2]))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         serve(Connection(int(sys.argv[1])))
     os._exit(0)

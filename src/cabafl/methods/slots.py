@@ -1,11 +1,14 @@
 """What asynchronous methods share: K devices busy at any time, a freed slot refilled, nothing lost for ever."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from cabafl.methods.base import Job, LossReason, Method, Objective, Server, Upload
+from cabafl.state import State
 
 
-class Flying(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Flying(State):
     """A job in flight."""
 
     device: int

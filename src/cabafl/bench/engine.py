@@ -1,0 +1,176 @@
+"""The engine alone: how many events per second it handles when training costs nothing."""
+
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cabafl.bench.report import Check, Section, Table
+from cabafl.bench.timing import Spread, in_turns, ratio
+from cabafl.execution.base import EvaluateJob, ExecutorJob, FeatureJob, Interrupt
+from cabafl.fleet import gaussian_fleet
+from cabafl.learning.evaluation import Score
+from cabafl.methods.base import Job, LossReason, Method, Server, Upload
+from cabafl.recording.folder import RunFolder
+from cabafl.rng import rng
+from cabafl.simulation.engine import Limits, Simulation
+
+WEIGHTS = 10  # entries of the model: the checks of uploads and the counting of bytes are not the subject here
+NEVER = 1 << 60
+
+
+class NoTraining:
+    """An executor that gives every model back as it came, and features of noise."""
+
+    def __init__(self, features: list[range] | None = None, width: int = 0, copy: bool = False) -> None:
+        self.evaluation_chunks = 1
+        self.feature_chunks = features or []
+        self.width = width
+        self.copy = copy  # a new array per upload, as real training would give
+        self._jobs: dict[int, ExecutorJob] = {}
+        self._tickets = 0
+
+    def submit(self, job: ExecutorJob, due: float = 0.0) -> int:
+        """Keeps the job until it is asked for."""
+        self._tickets += 1
+        self._jobs[self._tickets] = job
+        return self._tickets
+
+    def done(self, ticket: int) -> bool:
+        """Always."""
+        return True
+
+    def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
+        """The weights of the job."""
+        job = self._jobs.pop(ticket)
+        if isinstance(job, EvaluateJob):
+            return Score(0, 0.0, 1)
+        if isinstance(job, FeatureJob):
+            return rng(1, "bench features", job.devices.start).random((len(job.devices), self.width))
+        return job.weights.copy() if self.copy else job.weights
+
+    def discard(self, ticket: int) -> None:
+        """Forgets the job."""
+        del self._jobs[ticket]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class UniformRefill(Method):
+    """Sends a model to a random idle device for every one that comes back, as FedAsync does; merges nothing."""
+
+    name = "uniform-refill"
+    kind = "asynchronous"
+    paper = "a measuring device"
+
+    def __init__(self, publishes: bool) -> None:
+        self.publishes = publishes
+
+    def start(self, server: Server) -> None:
+        """Fills the slots."""
+        for device in server.idle.draw_many(server.random("start"), server.slots):
+            server.dispatch(device, server.initial)
+
+    def on_upload(self, server: Server, upload: Upload) -> None:
+        """One in, one out."""
+        if self.publishes:
+            server.publish(upload.weights)
+        server.dispatch(server.idle.draw(server.random("refill")), upload.weights)
+
+    def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
+        """Nothing is lost here."""
+        raise AssertionError(reason)
+
+
+@dataclass(frozen=True)
+class Load:
+    """One row: a fleet, how many of its devices train at a time, and whether every upload makes a new version."""
+
+    devices: int
+    slots: int
+    publishes: bool = False
+
+    @property
+    def label(self) -> str:
+        """For tables."""
+        more = ", a version published per upload" if self.publishes else ""
+        return f"{self.devices:,} devices, {self.slots:,} in flight{more}"
+
+
+def event_seconds(load: Load, events: int) -> float:
+    """Wall seconds per event: one upload handled, one job dispatched, both written to ``events.jsonl``.
+
+    The first dispatches, which fill the slots, are not timed.
+    """
+    sizes = rng(1, "bench sizes").integers(10, 500, load.devices)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = RunFolder.create(Path(scratch) / "run", "", {})
+        engine = Simulation(
+            UniformRefill(load.publishes),
+            gaussian_fleet(sizes, seed=1),
+            NoTraining(),
+            np.zeros(WEIGHTS, dtype=np.float32),
+            seed=1,
+            slots=load.slots,
+            limits=Limits(virtual_time=None, max_dispatches=NEVER, evaluate_aggregations=NEVER),
+            parameters=WEIGHTS,
+            emit=folder,
+        )
+        engine.start()
+        folder.positions()  # what the start wrote is on disk
+        started = time.perf_counter()
+        for _ in range(events):
+            engine.step()
+        elapsed = time.perf_counter() - started
+        folder.close()
+    assert engine.ledger.uploads == events, "every step handles one upload"
+    assert engine.ledger.dispatches == load.slots + events, "every upload is followed by one dispatch"
+    return elapsed / events
+
+
+def loads(fleets: tuple[int, ...], slots: int = 100) -> list[Load]:
+    """Each fleet with a fixed number of slots and with a tenth of it in flight; the middle one also with versions."""
+    rows = [Load(devices, count) for devices in fleets for count in dict.fromkeys((slots, devices // 10))]
+    return [*rows, Load(fleets[len(fleets) // 2], slots, publishes=True)]
+
+
+def measure(
+    events: int = 100_000, repetitions: int = 5, fleets: tuple[int, ...] = (1_000, 100_000, 1_000_000)
+) -> Section:
+    """Events per second for growing fleets."""
+    rows = loads(fleets)
+    taken = in_turns({row.label: partial(event_seconds, row, events) for row in rows}, repetitions)
+    spreads = {row: Spread.of([1e6 * value for value in taken[row.label]]) for row in rows}
+    small, middle, large = (Load(fleets[i], fleets[i] // 10) for i in (0, len(fleets) // 2, -1))
+    growth = ratio(taken[large.label], taken[small.label])
+    cells = [(row.label, f"{1e6 / time.median:,.0f}", time.text(1)) for row, time in spreads.items()]
+    return Section(
+        "engine",
+        "The engine alone",
+        [Table("Events per second, no-op training", ("fleet", "events/s", "µs per event"), cells)],
+        _notes(events, repetitions),
+        {
+            "events": events,
+            "rows": [{**asdict(row), "microseconds": time.figures()} for row, time in spreads.items()],
+            "growth": growth.figures(),
+        },
+        [
+            Check(f"events/s, {middle.label}", 1e6 / spreads[middle].median, 50_000),
+            Check(f"cost per event: {large.label}, over {small.label}", growth.median, 3.0, above=False),
+        ],
+    )
+
+
+def _notes(events: int, repetitions: int) -> list[str]:
+    return [
+        "An event is one upload handled and one job dispatched to a device drawn uniformly from the idle ones, both "
+        "logged to events.jsonl through the run folder (written, not synced).",
+        "Not included: training, aggregation, evaluation, start-up and the first dispatches, which fill the slots. "
+        f"Models of {WEIGHTS} numbers. The targets are judged with a tenth of the fleet in flight.",
+        f"{events:,} events per repetition, {repetitions} repetitions in turns; median (lowest to highest).",
+    ]

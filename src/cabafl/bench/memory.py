@@ -1,0 +1,137 @@
+"""Peak memory of the server: CaBaFL without training, a fresh process per measured point.
+
+``python -m cabafl.bench.memory DEVICES FEATURES SLOTS WEIGHTS`` is such a process.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cabafl.bench.engine import NEVER, NoTraining
+from cabafl.bench.report import Check, Section, Table
+from cabafl.fleet import Fleet, gaussian_fleet
+from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
+from cabafl.rng import rng
+from cabafl.simulation.engine import Limits, Simulation
+
+MODELS = 2.5  # times K: the server may hold this many
+CHUNK = 5  # devices per feature job: 2,500 samples of 500 per device
+MEGABYTE = 1e6
+
+
+class Point(NamedTuple):
+    """What grows: devices N, feature length d, slots K, numbers per model."""
+
+    devices: int
+    width: int
+    slots: int
+    weights: int
+
+    @property
+    def models(self) -> float:
+        """Bytes of the models that may exist at the same time."""
+        return MODELS * self.slots * 4 * self.weights
+
+    @property
+    def features(self) -> float:
+        """Bytes of one float32 feature table."""
+        return 4.0 * self.devices * self.width
+
+
+POINTS = [
+    Point(100, 512, 10, 62_006),
+    Point(100, 512, 10, 11_000_000),
+    Point(100, 512, 20, 11_000_000),
+    Point(10_000, 512, 10, 62_006),
+    Point(100_000, 512, 10, 62_006),
+    Point(1_000_000, 64, 10, 62_006),
+]
+
+
+def _status(key: str) -> int:
+    """Bytes of an entry of Linux's process status."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
+
+
+def fleet_of(point: Point) -> Fleet:
+    """Devices of 10 to 500 samples."""
+    return gaussian_fleet(rng(1, "bench sizes").integers(10, 500, point.devices), seed=1)
+
+
+def run(point: Point) -> dict[str, int]:
+    """Enough uploads for a second feature collection; peak bytes beyond those in use before the engine is built."""
+    devices = fleet_of(point)
+    initial = np.zeros(point.weights, dtype=np.float32)
+    chunks = [range(i, min(i + CHUNK, point.devices)) for i in range(0, point.devices, CHUNK)]
+    executor = NoTraining(chunks, point.width, copy=True)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from here
+    baseline = _status("VmRSS")
+    parameters = CaBaFLParameters(k=5, m=2, feature_latency="instant")
+    engine = Simulation(
+        CaBaFL(parameters),
+        devices,
+        executor,
+        initial,
+        seed=1,
+        slots=point.slots,
+        limits=Limits(virtual_time=None, max_dispatches=12 * point.slots, evaluate_aggregations=NEVER),
+        parameters=point.weights,
+        emit=lambda event: None,
+    )
+    engine.run()
+    assert engine.ledger.feature_downloads >= 2 * point.devices, "features were collected at least twice"
+    return {"peak": _status("VmHWM") - baseline, "uploads": engine.ledger.uploads}
+
+
+def available() -> bool:
+    """Whether this system says how much memory a process uses."""
+    return Path("/proc/self/clear_refs").exists()
+
+
+def measure(points: list[Point] | None = None) -> Section:
+    """One process per point."""
+    figures: list[dict[str, Any]] = []
+    for point in (points or POINTS) if available() else []:
+        command = [sys.executable, "-m", "cabafl.bench.memory", *map(str, point)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        allowed = point.models + point.features + _data(point)
+        figures.append({**point._asdict(), **json.loads(done.stdout), "allowed": allowed})
+    return Section(
+        "memory",
+        "Memory of the server",
+        [Table("Peak beyond the interpreter and its imports", _HEADINGS, [_row(figure) for figure in figures])],
+        [
+            "CaBaFL in the engine, jobs that return a copy of their weights at once, two feature collections. Resident "
+            "memory (VmHWM) beyond that in use before the engine is built; each point in a process of its own.",
+            f"Allowed: {MODELS} K models + N x d float32 + what describes the devices (the data of this measurement).",
+            *([] if available() else ["Not measured: this system has no /proc."]),
+        ],
+        {"points": figures},
+        [Check("largest share of the allowed memory", max(f["peak"] / f["allowed"] for f in figures), 1.0, above=False)]
+        if figures
+        else [],
+    )
+
+
+_HEADINGS = ("devices N", "feature length d", "slots K", "numbers per model", "peak MB", "allowed MB", "share")
+
+
+def _data(point: Point) -> int:
+    """Bytes that describe the devices: in the fleet, and one counter and two places per device in the engine."""
+    arrays = [value for value in vars(fleet_of(point)).values() if isinstance(value, np.ndarray)]
+    return sum(array.nbytes for array in arrays) + 3 * 8 * point.devices
+
+
+def _row(figure: dict[str, Any]) -> tuple[str, ...]:
+    counts = (f"{figure[key]:,}" for key in Point._fields)
+    peak, allowed = figure["peak"] / MEGABYTE, figure["allowed"] / MEGABYTE
+    return *counts, f"{peak:,.1f}", f"{allowed:,.1f}", f"{peak / allowed:.2f}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(run(Point(*map(int, sys.argv[1:5])))))

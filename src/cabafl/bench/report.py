@@ -1,0 +1,101 @@
+"""What a measurement says: tables for people, figures for programs, and whether the targets are met."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cabafl.recording.environment import environment
+from cabafl.recording.folder import as_json, write_atomic
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells are ready to print."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A measured value against its target; ``above`` says on which side of it is good."""
+
+    name: str
+    value: float
+    target: float
+    above: bool = True
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is on the good side."""
+        return self.value >= self.target if self.above else self.value <= self.target
+
+    def cells(self) -> tuple[str, ...]:
+        """One row of the table of checks."""
+        sign = "≥" if self.above else "≤"
+        return self.name, f"{self.value:,.3g}", f"{sign} {self.target:,.3g}", "yes" if self.met else "NO"
+
+    def figures(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {"name": self.name, "value": self.value, "target": self.target, "above": self.above, "met": self.met}
+
+
+@dataclass(frozen=True)
+class Section:
+    """The outcome of one kind of measurement; ``notes`` say what is and what is not included."""
+
+    name: str
+    title: str
+    tables: list[Table]
+    notes: list[str]
+    figures: dict[str, Any]
+    checks: list[Check] = field(default_factory=list)
+
+    def all_tables(self) -> list[Table]:
+        """The tables, that of the checks last."""
+        if not self.checks:
+            return self.tables
+        headings = ("target", "measured", "asked", "met")
+        return [*self.tables, Table("Targets", headings, [check.cells() for check in self.checks])]
+
+    def markdown(self) -> str:
+        """A chapter."""
+        parts = [f"## {self.title}"]
+        for table in self.all_tables():
+            parts += [f"**{table.title}**", _markdown_table(table)]
+        return "\n\n".join([*parts, "\n".join(f"* {note}" for note in self.notes)])
+
+
+def machine() -> dict[str, Any]:
+    """Where and when it was measured."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cores": cores, **environment()}
+
+
+def write(folder: Path, sections: Iterable[Section], where: dict[str, Any]) -> None:
+    """``bench.json`` and ``bench.md``."""
+    sections = list(sections)
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {
+        section.name: {**section.figures, "checks": [check.figures() for check in section.checks]}
+        for section in sections
+    }
+    write_atomic(folder / "bench.json", as_json({"machine": where, "sections": figures}))
+    text = "\n\n".join(["# Measurements", describe(where), *(section.markdown() for section in sections)])
+    write_atomic(folder / "bench.md", (text + "\n").encode())
+
+
+def describe(where: dict[str, Any]) -> str:
+    """The machine in one line."""
+    return (
+        f"{where['started']}, {where['processor']}, {where['cores']} cores, Python {where['python']}, "
+        f"torch {where['torch']}, cabafl {where['cabafl']}"
+    )
+
+
+def _markdown_table(table: Table) -> str:
+    rows = [table.headings, tuple("---" for _ in table.headings), *table.rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

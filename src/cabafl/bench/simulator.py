@@ -1,0 +1,205 @@
+"""The simulator against bare torch loops doing the same local steps."""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from cabafl.assembly import Parts, make_method
+from cabafl.bench import bare
+from cabafl.bench.report import Check, Section, Table
+from cabafl.bench.startup import start_up
+from cabafl.bench.timing import Spread, in_turns, ratio, seconds
+from cabafl.bench.workload import even_parts, pictures
+from cabafl.execution.base import Executor, FeatureJob, TrainJob
+from cabafl.execution.choice import worker_count
+from cabafl.execution.processes import ProcessExecutor
+from cabafl.runner import make_engine
+
+BETWEEN = 500  # jobs between two feature collections: m = 50 aggregations of k = 10 trainings
+NEVER = "1000000000"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured; samples, epochs and batch are those of the paper."""
+
+    jobs: int = 40
+    devices: int = 100
+    samples: int = 500
+    epochs: int = 5
+    batch: int = 50
+    slots: int = 10
+
+    @property
+    def steps(self) -> int:
+        """Local steps of one measurement."""
+        return self.jobs * self.epochs * -(-self.samples // self.batch)
+
+
+def cifar_parts(size: Size) -> Parts:
+    """CaBaFL on generated pictures. Features are label counts, so that no forward passes hide in the training time."""
+    settings = [
+        "model.name=cnn",
+        f"training.epochs={size.epochs}",
+        f"training.batch_size={size.batch}",
+        f"fleet.slots={size.slots}",
+        "method.name=cabafl",
+        "method.features=labels",
+        "run.virtual_time=none",
+        f"run.max_dispatches={size.jobs}",
+        f"run.evaluate_aggregations={NEVER}",
+    ]
+    return even_parts(pictures(size.devices * size.samples), size.devices, settings)
+
+
+def open_workers(parts: Parts, count: int) -> ProcessExecutor:
+    """Worker processes that have the task, each having trained once."""
+    executor = ProcessExecutor(count)
+    executor.load(parts.task, parts.experiment.model.name)
+    weights = parts.task.model.save()
+    tickets = [executor.submit(TrainJob(i, i, weights, 1, 1.0, 0.0)) for i in range(2 * count)]
+    for ticket in tickets:
+        executor.result(ticket)
+    return executor
+
+
+def simulated_seconds(parts: Parts, executor: Executor, steps: int) -> float:
+    """One whole run of the engine with its method."""
+    method, _ = make_method(parts.experiment)
+    engine = make_engine(replace(parts, method=method), executor, lambda event: None)
+    elapsed = seconds(engine.run)
+    section = parts.experiment.training
+    per_job = section.epochs * -(-int(parts.task.partition.sizes[0]) // section.batch_size)
+    assert engine.ledger.uploads * per_job == steps, "the simulator does the same steps"
+    return elapsed
+
+
+def bare_seconds(size: Size, tuned: bool) -> Callable[[], float]:
+    """A bare loop over a few clients' tensors, ready to be timed again and again."""
+    torch.set_num_threads(1)
+    data = pictures(size.slots * size.samples)
+    x = data.inputs(data.train.x)
+    x = x.contiguous(memory_format=torch.channels_last) if tuned else x
+    clients = list(zip(torch.split(x, size.samples), torch.split(data.train.y, size.samples), strict=True))
+    network = bare.tuned_cnn() if tuned else bare.newcomer_cnn()
+
+    def timed() -> float:
+        done: list[int] = []
+        elapsed = seconds(lambda: done.append(bare.train(network, clients, size.jobs, size.epochs, size.batch)))
+        assert done == [size.steps], "the bare loop does the same steps"
+        return elapsed
+
+    return timed
+
+
+def collection_seconds(parts: Parts, executor: Executor) -> float:
+    """One feature collection over all devices' samples through the executor."""
+    weights = parts.task.model.save()
+
+    def collect() -> None:
+        jobs = (FeatureJob(weights, "activations", devices) for devices in executor.feature_chunks)
+        for ticket in [executor.submit(job) for job in jobs]:
+            executor.result(ticket)
+
+    return seconds(collect)
+
+
+def measure(size: Size | None = None, repetitions: int = 5, cores: int | None = None, launches: int = 3) -> Section:
+    """Everything side by side: bare loops, one worker, all cores, one collection, start-up."""
+    size = size or Size()
+    cores = cores or worker_count("auto")
+    with ExitStack() as cleanup:
+        parts = {name: cifar_parts(size) for name in ("one", "all")}
+        counts = {"one": 1, "all": cores}
+        workers = {name: open_workers(parts[name], counts[name]) for name in parts}
+        for executor in workers.values():
+            cleanup.callback(executor.close)
+        functions: dict[str, Callable[[], float]] = {
+            "bare": bare_seconds(size, tuned=False),
+            "tuned": bare_seconds(size, tuned=True),
+            **{n: lambda n=n: simulated_seconds(parts[n], workers[n], size.steps) for n in parts},  # type: ignore[misc]
+            "collection": lambda: collection_seconds(parts["all"], workers["all"]),
+        }
+        for function in functions.values():
+            function()  # the first call of each warms caches and is not counted
+        taken = in_turns(functions, repetitions)
+    return _section(size, cores, taken, start_up(launches))
+
+
+def _section(size: Size, cores: int, taken: dict[str, list[float]], launch: dict[str, Spread]) -> Section:
+    labels = {
+        "bare": "bare loop, as a newcomer writes it",
+        "tuned": "bare loop, tuned",
+        "one": "cabafl, 1 worker",
+        "all": f"cabafl, {cores} workers",
+    }
+    ratios = {name: (ratio(taken["bare"], taken[name]), ratio(taken["tuned"], taken[name])) for name in labels}
+    rows = [_row(labels[name], size, taken[name], *ratios[name]) for name in labels]
+    share = ratio(taken["collection"], [value * BETWEEN / size.jobs for value in taken["all"]])
+    samples = size.devices * size.samples
+    beside = [
+        (f"one feature collection over {samples:,} pictures", Spread.of(taken["collection"]).text(2) + " s"),
+        (f"as a share of the {BETWEEN} jobs between two collections", share.text(3)),
+        ("`import torch` alone", launch["torch"].text(2) + " s"),
+        ("`cabafl run` to its first dispatch, 2 workers", launch["cabafl"].text(2) + " s"),
+    ]
+    headings = ("who", "s", "ms per step", "speed against bare", "speed against tuned")
+    return Section(
+        "simulator",
+        "The simulator against bare torch loops",
+        [
+            Table(f"{size.steps:,} local steps ({size.jobs} jobs), CNN on CIFAR-10 shapes", headings, rows),
+            Table("Beside training", ("what", "measured"), beside),
+        ],
+        _notes(size, len(taken["bare"])),
+        _figures(size, cores, taken, ratios, share, launch),
+        [
+            Check("speed with 1 worker against the newcomer's loop", ratios["one"][0].median, 0.97),
+            Check(f"speed with {cores} workers against the newcomer's loop", ratios["all"][0].median, 0.95 * cores),
+            Check("feature collection as a share of the jobs between two", share.median, 0.10, above=False),
+            Check("seconds to the first dispatch beyond importing torch", launch["extra"].median, 4.0, above=False),
+        ],
+    )
+
+
+def _row(label: str, size: Size, taken: list[float], bare_ratio: Spread, tuned_ratio: Spread) -> tuple[str, ...]:
+    times = Spread.of(taken)
+    return label, times.text(2), f"{1e3 * times.median / size.steps:.2f}", bare_ratio.text(2), tuned_ratio.text(2)
+
+
+def _notes(size: Size, repetitions: int) -> list[str]:
+    return [
+        f"A job is {size.epochs} epochs over {size.samples} samples in batches of {size.batch}; "
+        f"K = {size.slots} jobs are in flight.",
+        "Bare loops: one torch thread, float tensors already in memory, a new SGD(lr 0.01, momentum 0.5) per job, "
+        "randperm per epoch. Newcomer: NCHW, ReLU then pooling. Tuned: channels_last, pooling first.",
+        "cabafl: the engine with CaBaFL (cache, selection, aggregation), gathering of samples from uint8 pictures and "
+        "moving of weights between processes included. Not included: start-up of workers, evaluation (10 test samples "
+        "stand in for it), recording, feature collections (shown beside; label counts stand in for them).",
+        f"{repetitions} repetitions in turns after a warm-up; median (lowest to highest), ratios turn by turn. "
+        f"This machine offers {os.cpu_count()} cores.",
+    ]
+
+
+def _figures(
+    size: Size,
+    cores: int,
+    taken: dict[str, list[float]],
+    ratios: dict[str, tuple[Spread, Spread]],
+    share: Spread,
+    launch: dict[str, Spread],
+) -> dict[str, Any]:
+    return {
+        "jobs": size.jobs,
+        "steps": size.steps,
+        "workers": cores,
+        "seconds": {name: Spread.of(values).figures() for name, values in taken.items()},
+        "speed_against_bare": {name: pair[0].figures() for name, pair in ratios.items()},
+        "speed_against_tuned": {name: pair[1].figures() for name, pair in ratios.items()},
+        "collection_share": share.figures(),
+        "start_up": {name: spread.figures() for name, spread in launch.items()},
+    }

@@ -1,0 +1,129 @@
+"""The same FedAvg workload on other toolkits, each measurement in a process of its own, in turns."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from cabafl.bench.flute import Flute, parsed
+from cabafl.bench.report import Check, Section, Table
+from cabafl.bench.timing import Spread, ratio
+
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+class Toolkit(NamedTuple):
+    """Who is measured: the packages it needs, the module that measures it."""
+
+    label: str
+    needs: tuple[str, ...]
+    module: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def installed(self) -> bool:
+        """Whether all its packages are there."""
+        return all(find_spec(package) is not None for package in self.needs)
+
+    @property
+    def title(self) -> str:
+        """With the version of the package measured."""
+        try:
+            return f"{self.label} {version(self.needs[0])}" if self.needs else self.label
+        except PackageNotFoundError:
+            return self.label
+
+
+ONE, INLINE = "cabafl, 1 worker", "cabafl, no worker (in the main process)"
+PFL, FLOWER = "pfl", "Flower simulation (Ray, all cores)"
+TOOLKITS = [
+    Toolkit(ONE, (), "cabafl.bench.flute_cabafl", ("1",)),
+    Toolkit(INLINE, (), "cabafl.bench.flute_cabafl", ("0",)),
+    Toolkit(PFL, ("pfl",), "cabafl.bench.flute_pfl"),
+    Toolkit(FLOWER, ("flwr", "ray"), "cabafl.bench.flute_flower"),
+]
+
+
+def measure_one(toolkit: Toolkit, flute: Flute) -> dict[str, Any]:
+    """Seconds of the rounds, seconds before them, and the local steps the process counted."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", toolkit.module, str(flute.rounds), str(flute.clients), *toolkit.arguments]
+        environment = {**os.environ, **QUIET, "FLWR_HOME": scratch}
+        started = time.time()
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode != 0:
+        raise RuntimeError(f"{toolkit.label}: the measurement failed:\n{done.stderr[-3000:]}")
+    result = parsed(done.stdout)
+    assert result["steps"] == flute.steps, "every toolkit does the same steps"
+    return {**result, "start_up": result["began"] - started}
+
+
+def measure(flute: Flute | None = None, repetitions: int = 3, toolkits: list[Toolkit] | None = None) -> Section:
+    """Whoever is installed, in turns."""
+    flute = flute or Flute()
+    toolkits = toolkits or TOOLKITS
+    present = [toolkit for toolkit in toolkits if toolkit.installed]
+    taken: dict[str, list[dict[str, Any]]] = {toolkit.label: [] for toolkit in present}
+    for _ in range(repetitions):
+        for toolkit in present:
+            taken[toolkit.label].append(measure_one(toolkit, flute))
+    rounds = {label: [result["seconds"] for result in results] for label, results in taken.items()}
+    starts = {label: [result["start_up"] for result in results] for label, results in taken.items()}
+    ratios = {label: ratio(seconds, rounds[ONE]) for label, seconds in rounds.items()}
+    rows = [
+        _row(toolkit, flute, rounds[toolkit.label], starts[toolkit.label], ratios[toolkit.label])
+        if toolkit in present
+        else (toolkit.label, "not installed", "", "", "")
+        for toolkit in toolkits
+    ]
+    return Section(
+        "toolkits",
+        "The same workload on other toolkits",
+        [Table(_title(flute), _HEADINGS, rows)],
+        _notes(flute, repetitions),
+        {
+            "rounds": flute.rounds,
+            "steps": flute.steps,
+            "seconds": {label: Spread.of(values).figures() for label, values in rounds.items()},
+            "start_up": {label: Spread.of(values).figures() for label, values in starts.items()},
+            "times_cabafl_with_1_worker": {label: spread.figures() for label, spread in ratios.items()},
+            "not_installed": [toolkit.label for toolkit in toolkits if toolkit not in present],
+        },
+        [
+            Check(f"{label}: its time over that of cabafl with 1 worker", ratios[label].median, target)
+            for label, target in ((FLOWER, 10.0), (PFL, 1.0))
+            if label in ratios
+        ],
+    )
+
+
+_HEADINGS = ("toolkit", "s for the rounds", "ms per round", "times cabafl with 1 worker", "s of start-up before")
+
+
+def _title(flute: Flute) -> str:
+    return (
+        f"FedAvg, logistic regression 784 to 10, {flute.clients:,} clients, {flute.per_round} per round, "
+        f"{flute.rounds} rounds, {flute.steps:,} local steps"
+    )
+
+
+def _row(toolkit: Toolkit, flute: Flute, seconds: list[float], starts: list[float], times: Spread) -> tuple[str, ...]:
+    spread = Spread.of(seconds)
+    per_round = f"{1e3 * spread.median / flute.rounds:.1f}"
+    return toolkit.title, spread.text(2), per_round, times.text(2), Spread.of(starts).text(1)
+
+
+def _notes(flute: Flute, repetitions: int) -> list[str]:
+    return [
+        f"{flute.samples} generated samples per client, batch {flute.batch}, learning rate {flute.learning_rate}, "
+        "1 epoch, no momentum; one torch thread per process; the counted local steps must agree.",
+        "Timed: the rounds after a first one that warms up. Not included: start-up (shown in the last column: imports, "
+        "making the data, starting workers, the first round), evaluation, recording of results.",
+        "cabafl shuffles the samples and keeps the virtual clock; pfl does not shuffle and has no clock; Flower runs "
+        "its own FedAvg strategy with one Ray actor per core and an in-memory link polled every 0.1 s.",
+        f"{repetitions} repetitions in turns, each in a new process; median (lowest to highest).",
+    ]

@@ -1,0 +1,45 @@
+"""The measured workloads: generated samples, the experiment's usual parts around them."""
+
+import numpy as np
+import torch
+
+from cabafl.assembly import Parts, make_faults, make_fleet, make_method, make_task
+from cabafl.config import Experiment, load_experiment
+from cabafl.data.dataset import Dataset, Split
+from cabafl.data.partition import Partition
+from cabafl.rng import rng
+
+
+def pictures(samples: int, test_samples: int = 10) -> Dataset:
+    """Noise in the shapes of CIFAR-10."""
+    draw = rng(1, "bench pictures")
+
+    def split(count: int) -> Split:
+        x = draw.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
+        return Split(torch.from_numpy(x), torch.from_numpy(draw.integers(0, 10, count)))
+
+    return Dataset("noise", "image", split(samples), split(test_samples), 10, (0.5,) * 3, (0.25,) * 3)
+
+
+def vectors(samples: int, width: int = 784, test_samples: int = 10) -> Dataset:
+    """Noise in the shapes of flattened MNIST digits, float32 between 0 and 1."""
+    draw = rng(1, "bench vectors")
+
+    def split(count: int) -> Split:
+        x = draw.random((count, width), dtype=np.float32)
+        return Split(torch.from_numpy(x), torch.from_numpy(draw.integers(0, 10, count)))
+
+    return Dataset("noise", "vector", split(samples), split(test_samples), 10)
+
+
+def even_parts(dataset: Dataset, devices: int, settings: list[str]) -> Parts:
+    """An experiment's parts on a given data set, all devices having the same number of samples."""
+    experiment: Experiment = load_experiment(None, settings)
+    samples = len(dataset.train)
+    offsets = np.arange(devices + 1, dtype=np.int64) * (samples // devices)
+    partition = Partition(np.arange(samples, dtype=np.int64), offsets)
+    method, parameters = make_method(experiment)
+    task = make_task(experiment, dataset, partition)
+    fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
+    faults = make_faults(experiment, devices)
+    return Parts(experiment, task, fleet, faults, experiment.slots(devices), method, parameters)

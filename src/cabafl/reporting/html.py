@@ -1,0 +1,181 @@
+"""The page: one file that needs nothing else, in which whatever comes from run folders is text only."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from cabafl.reporting.figures import Picture
+from cabafl.reporting.runs import Run, by_label
+from cabafl.reporting.series import AXES, Series, series
+from cabafl.reporting.settings import common_settings, differing_settings, method_settings, shown
+from cabafl.reporting.styles import styles
+from cabafl.reporting.table import Table
+
+LARGEST_SVG = 400_000  # beyond that the pixels are smaller
+
+EXPLANATION = (
+    "Accuracy is the highest mean of 10 consecutive evaluations ± the deviation inside that window, both averaged over"
+    " seeds; “over seeds ±” is the standard deviation of that mean over seeds. Costs are those of the first evaluation"
+    " at or above the target, the median over seeds; NA: not reached. Stability is the deviation of the moving mean in"
+    " the last half of the run, fairness the variance of the normalised selection counts: less is better in both. The"
+    " best value of a column is marked."
+)
+
+
+def page(
+    runs: Sequence[Run],
+    tables: Sequence[Table],
+    speedups: Sequence[Table],
+    pictures: Sequence[Picture],
+    title: str,
+    notes: Sequence[str],
+) -> str:
+    """The whole document."""
+    script, style = _asset("page.js"), _asset("page.css")
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(_subtitle(runs))}</p>',
+        _notes(notes),
+        "<h2>Results</h2>",
+        f'<p class="soft">{escape(EXPLANATION)}</p>',
+        '<div class="row">' + "".join(map(_table, tables)) + "</div>",
+        "<h2>Learning curves</h2>",
+        '<p class="soft">Mean of the last 10 evaluations; with several seeds their mean, and a band from the lowest to'
+        " the highest. Click a method to hide it, drag to zoom, double-click to see all.</p>",
+        '<div class="bar" id="axis-bar"></div><div class="bar" id="method-bar"></div>',
+        '<div id="plot"><div id="tip"></div></div>',
+        _speedups(speedups),
+        "<h2>Pictures</h2>",
+        *map(_picture, pictures),
+        "<h2>Settings</h2>",
+        _settings(runs),
+        "<h2>Runs</h2>",
+        _runs(runs),
+        f'<script type="application/json" id="data">{_json(_curve_data(runs))}</script>',
+        f"<script>{script}</script>",
+    ]
+    return _document(title, style, script, "\n".join(body))
+
+
+def _document(title: str, style: str, script: str, body: str) -> str:
+    """The policy admits this very script and style and nothing else: not even an injected one would run."""
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:;"
+        " base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>{style}</style>\n</head>\n'
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _asset(name: str) -> str:
+    return files("cabafl.reporting").joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _json(value: Any) -> str:
+    """JSON that cannot end the element it stands in."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _subtitle(runs: Sequence[Run]) -> str:
+    groups = by_label(runs)
+    seeds = sorted({run.seed for run in runs})
+    counts = f"{len(groups)} method{'s' * (len(groups) > 1)}, {len(runs)} run{'s' * (len(runs) > 1)}"
+    return f"{counts}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def _notes(notes: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f'<ul class="notes">{items}</ul>' if items else ""
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in table.headings)
+    rows = "".join(
+        "<tr>" + "".join(f"<td{' class=best' * cell.best}>{escape(cell.text)}</td>" for cell in row) + "</tr>"
+        for row in table.rows
+    )
+    inner = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<section><h3>{escape(table.title)}</h3><div class="scroll">{inner}</div></section>'
+
+
+def _speedups(tables: Sequence[Table]) -> str:
+    if not tables:
+        return ""
+    about = "How many times sooner the method of the row reaches the target than the method of the column."
+    inner = "".join(map(_table, tables))
+    return f'<h2>Speed-up</h2><p class="soft">{about}</p><div class="row">{inner}</div>'
+
+
+def _picture(picture: Picture) -> str:
+    kind, content = ("svg+xml", picture.svg) if len(picture.svg) <= LARGEST_SVG else ("png", picture.png)
+    source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    caption = f"<b>{escape(picture.title)}.</b> {escape(picture.about)}"
+    return f'<figure><figcaption>{caption}</figcaption><img alt="{escape(picture.title)}" src="{source}"></figure>'
+
+
+def _settings(runs: Sequence[Run]) -> str:
+    groups = by_label(runs)
+    differing = differing_settings(groups)
+    parts = ["<h3>Methods</h3>", _plain_table(["method", "keys"], list(method_settings(groups).items()))]
+    if differing:
+        rows = [[key, *values] for key, values in differing.items()]
+        parts += ["<h3>Different</h3>", _plain_table(["setting", *groups], rows)]
+    common = "".join(
+        f"<div><code>{escape(key)}</code><span>{escape(value)}</span></div>"
+        for key, value in common_settings(groups).items()
+    )
+    return "".join([*parts, f'<h3>Common to all</h3><div class="columns">{common}</div>'])
+
+
+def _runs(runs: Sequence[Run]) -> str:
+    rows = [
+        [
+            run.label,
+            str(run.seed),
+            f"{len(run.metrics):,}",
+            f"{run.metrics[-1].virtual_time:,.0f}",
+            shown(run.summary["wall_seconds"]),
+            str(run.folder),
+        ]
+        for run in runs
+    ]
+    headings = ["method", "seed", "evaluations", "virtual time [s]", "wall time [s]", "folder"]
+    return f"<details><summary>{len(runs)} run folders</summary>{_plain_table(headings, rows)}</details>"
+
+
+def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    table = f'<table class="settings"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="scroll">{table}</div>'
+
+
+def _curve_data(runs: Sequence[Run]) -> dict[str, Any]:
+    groups = by_label(runs)
+    looks = styles(list(groups))
+    methods: list[Mapping[str, Any]] = []
+    for label, group in groups.items():
+        dashes = " ".join(f"{2.2 * length:g}" for length in looks[label].dashes)
+        curves = {axis: _points(series(group, axis)) for axis in AXES}
+        methods.append({"label": label, "colour": looks[label].colour, "dashes": dashes, "seeds": len(group), **curves})
+    return {"axes": AXES, "methods": methods}
+
+
+def _points(curve: Series) -> dict[str, list[float]]:
+    """Rounded to less than a pixel."""
+    shares = {"mean": curve.mean, "low": curve.low, "high": curve.high}
+    return {"x": [float(f"{x:.7g}") for x in curve.x], **{k: v.round(3).tolist() for k, v in shares.items()}}

@@ -1,0 +1,111 @@
+"""The figures of a comparison: one row per method, its seeds summed up."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, median_low, stdev
+
+from cabafl.recording.events import Evaluated
+from cabafl.reporting.published import published_accuracy
+from cabafl.reporting.runs import Run, by_label
+
+Values = dict[str, float | None]
+COSTS: dict[str, Callable[[Evaluated], float]] = {
+    "time": lambda row: row.virtual_time,
+    "transfers": lambda row: row.transfers,
+    "joules": lambda row: row.joules,
+}
+INFINITE = float("inf")
+ROUNDING = 1e-9  # an accuracy of 0.3999999999 reaches 40 %
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method: shares are 0 to 1 as in the run folder, None is "there is no such figure"."""
+
+    label: str
+    values: Values
+
+
+@dataclass(frozen=True)
+class Measures:
+    """All rows, and the target accuracies in percent that their columns speak of."""
+
+    rows: list[Row]
+    targets: list[float]
+
+
+def measure(runs: Sequence[Run], targets: Sequence[float] | None = None) -> Measures:
+    """Everything the tables show. Without ``targets`` a few round ones are chosen that some method reaches."""
+    groups = by_label(runs)
+    chosen = sorted(set(targets)) if targets else default_targets(groups)
+    return Measures([Row(label, _values(group, chosen)) for label, group in groups.items()], chosen)
+
+
+def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
+    best = [run.summary["best_window_mean"] for run in group]
+    known = [value for value in best if value is not None]
+    published = published_accuracy(group[0].experiment) or (None, None)
+    values: Values = {
+        "seeds": len(group),
+        "best_window_mean": _mean(best),
+        "best_window_deviation": _mean([run.summary["best_window_deviation"] for run in group]),
+        "seed_spread": stdev(known) if len(known) > 1 else None,
+        "published_mean": None if published[0] is None else published[0] / 100,
+        "published_deviation": None if published[1] is None else published[1] / 100,
+        "final_accuracy": _mean([run.summary["final_accuracy"] for run in group]),
+    }
+    for target in targets:
+        for name in COSTS:
+            values[cost_key(name, target)] = _median_cost(group, name, target)
+    for key in ("stability", "fairness", "mean_staleness", "aggregations"):
+        values[key] = _mean([run.summary[key] for run in group])
+    values["jobs_lost"] = _mean([sum(run.summary["losses"].values()) for run in group])
+    return values
+
+
+def cost_key(name: str, target: float) -> str:
+    """Name of the column: ``time_to_40``."""
+    return f"{name}_to_{target:g}"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _median_cost(group: Sequence[Run], name: str, target: float) -> float | None:
+    """A seed that never gets there counts as infinitely expensive."""
+    middle = median(cost_to(run.metrics, name, target) for run in group)
+    return None if middle == INFINITE else middle
+
+
+def cost_to(metrics: Sequence[Evaluated], name: str, target: float) -> float:
+    """Time, transfers or joules at the first evaluation of ``target`` percent or more; infinite when there is none."""
+    cost = COSTS[name]
+    return next((cost(row) for row in metrics if row.accuracy >= target / 100 - ROUNDING), INFINITE)
+
+
+def default_targets(groups: Mapping[str, Sequence[Run]]) -> list[float]:
+    """Round percentages that the best, the middle and the worst method reach, without those reached at the start."""
+    reached = sorted(_reached(group) for group in groups.values())
+    start = max(100 * run.metrics[0].accuracy for group in groups.values() for run in group)
+    step = 5.0 if reached[-1] - start >= 10 else 1.0
+    rounded = {step * ((value + 100 * ROUNDING) // step) for value in (reached[0], median_low(reached), reached[-1])}
+    if len(rounded) == 1:
+        rounded.add(max(rounded) - step)
+    return sorted(target for target in rounded if target > start)
+
+
+def _reached(group: Sequence[Run]) -> float:
+    """The highest percentage whose median cost over the seeds is finite."""
+    return 100 * median_low(max(row.accuracy for row in run.metrics) for run in group)
+
+
+def speedups(measures: Measures, target: float) -> list[list[float | None]]:
+    """How many times sooner the row's method reaches the target than the column's; None where one of them does not."""
+    times = [row.values[cost_key("time", target)] for row in measures.rows]
+    return [[None if a is None or b is None else _ratio(b, a) for b in times] for a in times]
+
+
+def _ratio(other: float, own: float) -> float | None:
+    return other / own if own > 0 else 1.0 if other == 0 else None

@@ -1,0 +1,73 @@
+"""Run folders written by the real recorder, without a simulation behind them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cabafl.recording.events import Dispatched, Evaluated, Event, Lost, Published, Uploaded
+from cabafl.recording.folder import RunFolder
+from cabafl.recording.summary import summarise
+from cabafl.reporting.runs import Run, load_runs
+
+
+def evaluations(accuracy: Sequence[float], every: float = 10.0) -> list[Evaluated]:
+    """Each instant has ten more downloads, nine more uploads and 100 more joules."""
+    return [
+        Evaluated(every * i, i, value, 1.0, 10 * i, 9 * i, 0, 19 * i, 1900 * i, 100.0 * i)
+        for i, value in enumerate(accuracy)
+    ]
+
+
+def events(jobs: int, devices: int = 5, slots: int = 2) -> list[Event]:
+    """Jobs of 3 s one after the other in each slot, every seventh lost, each other upload a new model."""
+    found: list[Event] = []
+    version = 0
+    for job in range(jobs):
+        start, slot, device = 3.0 * (job // slots), job % slots, job % devices
+        found.append(Dispatched(start, job, device, slot, version, start + 3))
+        if job % 7 == 6:
+            found.append(Lost(start + 2, job, device, slot, "crash"))
+        else:
+            found.append(Uploaded(start + 3, job, device, slot, version, job % 3))
+        if job % 2:
+            version += 1
+            found.append(Published(start + 3, version, {"weights": [0.5, 0.5]}))
+    return sorted(found, key=lambda event: event[0])
+
+
+def write_run(
+    folder: Path,
+    method: str = "fedavg",
+    seed: int = 1,
+    accuracy: Sequence[float] = tuple(np.linspace(0.1, 0.6, 21).tolist()),
+    jobs: int = 40,
+    settings: str = "",
+    finished: bool = True,
+) -> Path:
+    """``settings`` are lines of TOML after the method's name."""
+    toml = f'seed = {seed}\n[method]\nname = "{method}"\n{settings}\n'
+    recorder = RunFolder.create(folder, toml, {})
+    rows, happened = evaluations(accuracy), events(jobs)
+    for event in happened:
+        recorder(event)
+    for row in rows:
+        recorder(row)
+    if not finished:
+        recorder.close()
+        return folder
+    selections = np.bincount([e.device for e in happened if isinstance(e, Dispatched)], minlength=5)
+    staleness = Counter(e.staleness for e in happened if isinstance(e, Uploaded))
+    lost = Counter(e.reason for e in happened if isinstance(e, Lost))
+    summary = summarise(rows, selections, lost, 0, staleness)
+    recorder.finish({"method": method, "seed": seed, **summary, "wall_seconds": 1.5})
+    return folder
+
+
+def two_methods(folder: Path) -> list[Run]:
+    """cabafl reaches 60 %, fedavg 40 %, two seeds each."""
+    for seed in (1, 2):
+        write_run(folder / f"a{seed}", "cabafl", seed, np.linspace(0.1, 0.6 + 0.02 * seed, 21).tolist())
+        write_run(folder / f"b{seed}", "fedavg", seed, np.linspace(0.1, 0.4 + 0.02 * seed, 21).tolist())
+    return load_runs([folder])

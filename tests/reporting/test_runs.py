@@ -1,0 +1,118 @@
+"""Reading run folders: which, under which name, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from cabafl.errors import UserError
+from cabafl.reporting.runs import by_label, load_runs
+from cabafl.reporting.trace import count_events, read_beginning
+from tests.reporting.made import write_run
+
+
+def labels(*folders: Path) -> list[str]:
+    return list(by_label(load_runs(folders)))
+
+
+def test_runs_are_found_at_any_depth_once_and_in_the_order_of_the_methods(tmp_path: Path) -> None:
+    write_run(tmp_path / "machine1/deep/a", "fedavg")
+    write_run(tmp_path / "machine1/b", "my_package.module:Mine")
+    write_run(tmp_path / "machine2/c", "cabafl", seed=2)
+    runs = load_runs([tmp_path / "machine1", tmp_path / "machine2", tmp_path / "machine1/b"])
+    assert [(run.label, run.seed) for run in runs] == [("cabafl", 2), ("fedavg", 1), ("Mine", 1)]
+
+
+def test_unfinished_run_is_left_out_with_a_word(tmp_path: Path) -> None:
+    write_run(tmp_path / "good")
+    write_run(tmp_path / "stopped", finished=False)
+    heard: list[str] = []
+    assert len(load_runs([tmp_path], warn=heard.append)) == 1
+    assert heard == [f"{tmp_path / 'stopped'}: not complete (it has no summary.json); left out"]
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", settings="[data]\nbeta = 0.1")
+    write_run(tmp_path / "b", settings="[data]\nbeta = 0.5", seed=2)
+    write_run(tmp_path / "c", "cabafl")
+    assert labels(tmp_path) == ["cabafl", "fedavg (beta = 0.1)", "fedavg (beta = 0.5)"]
+
+
+def test_where_and_how_the_work_was_done_does_not_set_runs_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", settings="[run]\nworkers = 4")
+    write_run(tmp_path / "b", settings='[data]\nroot = "elsewhere"', seed=2)
+    assert labels(tmp_path) == ["fedavg"]
+
+
+def test_variants_are_called_by_their_folders_of_a_comparison(tmp_path: Path) -> None:
+    write_run(tmp_path / "cabafl-seed1", "cabafl", settings='selection = "balanced"')
+    write_run(tmp_path / "conf3-seed1", "cabafl", settings='selection = "random"')
+    assert labels(tmp_path) == ["cabafl", "conf3"]
+
+
+def test_given_labels_win(tmp_path: Path) -> None:
+    one, two = write_run(tmp_path / "a"), write_run(tmp_path / "b")
+    runs = load_runs([one, two], {one: "first", two: "second"})
+    assert [run.label for run in runs] == ["first", "second"]
+
+
+def test_a_copy_of_a_run_counts_once(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b")
+    heard: list[str] = []
+    assert len(load_runs([tmp_path], warn=heard.append)) == 1
+    assert "the same label and seed" in heard[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("summary.json", "{"),
+        ("summary.json", "[]"),
+        ("summary.json", '{"method": "fedavg"}'),
+        ("metrics.csv", "virtual_time\n1,2,3\n"),
+        ("metrics.csv", "virtual_time\n"),
+        ("metrics.csv", None),
+        ("events.jsonl", None),
+        ("experiment.toml", "seed = -1"),
+        ("experiment.toml", "seed ="),
+    ],
+)
+def test_broken_folder_is_one_line(tmp_path: Path, file: str, content: str | None) -> None:
+    path = write_run(tmp_path / "run") / file
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(UserError) as caught:
+        load_runs([tmp_path])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"t":1.0,"event":"dispatch"', b'{"t":1,"event":"upload","job":"x"}', b'{"event":"upload"\xff']
+)
+def test_broken_event_log_is_one_line_that_names_the_file(tmp_path: Path, line: bytes) -> None:
+    path = write_run(tmp_path / "run") / "events.jsonl"
+    path.write_bytes(line)
+    with pytest.raises(UserError, match=r"events\.jsonl: not an event"):
+        count_events(path)
+
+
+def test_nothing_to_report_on(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no finished run"):
+        load_runs([tmp_path])
+    with pytest.raises(UserError, match="not a folder"):
+        load_runs([tmp_path / "missing"])
+
+
+def test_event_log_adds_up(tmp_path: Path) -> None:
+    run = load_runs([write_run(tmp_path / "run", jobs=14)])[0]
+    assert sum(run.counts.selections.values()) == 14
+    assert sum(run.counts.staleness.values()) == 12
+    assert run.counts.longest == 3
+
+
+def test_beginning_ends_where_it_is_told(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", jobs=14) / "events.jsonl"
+    begun = read_beginning(path, 13.0)
+    assert max(job.end for job in begun.jobs) == 13.0
+    assert sum(job.end - job.start for job in begun.jobs) == pytest.approx(2 * 13.0 - 1.0)  # one is lost 1 s early
+    assert [job.lost for job in begun.jobs if job.lost] == ["crash"]
+    assert begun.aggregations == [3, 6, 9, 12]
