@@ -10,13 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from cabafl import simulate
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
-from cabafl.execution.ray_cluster import gpu_share
+from cabafl.execution.ray_cluster import Node, RayExecutor, gpu_share
 from tests.execution.test_processes import alive
 from tests.runs import METHODS, same_bytes, settings
 
@@ -72,6 +73,14 @@ def test_an_address_without_a_cluster_is_one_line(address: str) -> None:
     message = refused(f"run.ray_address={address}")
     assert message.startswith(f"run.ray_address = {address!r}")
     assert "host:port" in message
+
+
+def test_nodes_must_have_the_same_versions() -> None:
+    executor = RayExecutor(MagicMock(), 1)
+    (actor,) = executor._actors
+    executor._welcome(actor, Node.here()._replace(host="elsewhere"))
+    with pytest.raises(UserError, match="elsewhere has cabafl 0 "):
+        executor._welcome(actor, Node("elsewhere", "0", "1"))
 
 
 def test_actors_share_gpus_evenly() -> None:

@@ -72,8 +72,11 @@ def measure(flute: Flute) -> Measured:
 
     client.train()(train_one)
     server.main()(main)
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(server, client, num_supernodes=flute.clients, backend_config=resources)
+    config = {
+        "init_args": {"address": "local"},  # never a cluster that happens to run on this machine
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
+    run_simulation(server, client, num_supernodes=flute.clients, backend_config=config)
     return measured[0]
 
 

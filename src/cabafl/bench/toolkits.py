@@ -16,6 +16,9 @@ from cabafl.bench.timing import Spread, ratio
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
+TIME_LIMIT = 900  # seconds of one measurement
+
+
 class Toolkit(NamedTuple):
     """Who is measured: the packages it needs, the module that measures it."""
 
@@ -54,7 +57,10 @@ def measure_one(toolkit: Toolkit, flute: Flute) -> dict[str, Any]:
         command = [sys.executable, "-m", toolkit.module, str(flute.rounds), str(flute.clients), *toolkit.arguments]
         environment = {**os.environ, **QUIET, "FLWR_HOME": scratch}
         started = time.time()
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{toolkit.label}: the measurement did not end within {TIME_LIMIT} s") from None
     if done.returncode != 0:
         raise RuntimeError(f"{toolkit.label}: the measurement failed:\n{done.stderr[-3000:]}")
     result = parsed(done.stdout)
@@ -62,22 +68,39 @@ def measure_one(toolkit: Toolkit, flute: Flute) -> dict[str, Any]:
     return {**result, "start_up": result["began"] - started}
 
 
+def _in_turns(
+    toolkits: list[Toolkit], flute: Flute, repetitions: int
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """Measurements by toolkit, and why the others failed: a foreign toolkit's failure must not cost the rest."""
+    taken: dict[str, list[dict[str, Any]]] = {toolkit.label: [] for toolkit in toolkits}
+    failed: dict[str, str] = {}
+    for _ in range(repetitions):
+        for toolkit in toolkits:
+            if toolkit.label in failed:
+                continue
+            try:
+                taken[toolkit.label].append(measure_one(toolkit, flute))
+            except RuntimeError as error:
+                if not toolkit.needs:
+                    raise
+                failed[toolkit.label] = " ".join(str(error).split())[-200:]
+                del taken[toolkit.label]
+    return taken, failed
+
+
 def measure(flute: Flute | None = None, repetitions: int = 3, toolkits: list[Toolkit] | None = None) -> Section:
     """Whoever is installed, in turns."""
     flute = flute or Flute()
     toolkits = toolkits or TOOLKITS
     present = [toolkit for toolkit in toolkits if toolkit.installed]
-    taken: dict[str, list[dict[str, Any]]] = {toolkit.label: [] for toolkit in present}
-    for _ in range(repetitions):
-        for toolkit in present:
-            taken[toolkit.label].append(measure_one(toolkit, flute))
+    taken, failed = _in_turns(present, flute, repetitions)
     rounds = {label: [result["seconds"] for result in results] for label, results in taken.items()}
     starts = {label: [result["start_up"] for result in results] for label, results in taken.items()}
     ratios = {label: ratio(seconds, rounds[ONE]) for label, seconds in rounds.items()}
     rows = [
         _row(toolkit, flute, rounds[toolkit.label], starts[toolkit.label], ratios[toolkit.label])
-        if toolkit in present
-        else (toolkit.label, "not installed", "", "", "")
+        if toolkit.label in rounds
+        else (toolkit.title, failed.get(toolkit.label, "not installed"), "", "", "")
         for toolkit in toolkits
     ]
     return Section(
@@ -92,6 +115,7 @@ def measure(flute: Flute | None = None, repetitions: int = 3, toolkits: list[Too
             "start_up": {label: Spread.of(values).figures() for label, values in starts.items()},
             "times_cabafl_with_1_worker": {label: spread.figures() for label, spread in ratios.items()},
             "not_installed": [toolkit.label for toolkit in toolkits if toolkit not in present],
+            "failed": failed,
         },
         [
             Check(f"{label}: its time over that of cabafl with 1 worker", ratios[label].median, target)

@@ -76,7 +76,10 @@ def toolkits(quick: Quick = False, repetitions: Repetitions = None, out: Out = N
 def _measure(names: tuple[str, ...] | list[str], quick: bool, repetitions: int | None, out: Path | None) -> None:
     from cabafl.bench.sections import measure
 
-    _finish([_shown(measure(name, quick, repetitions)) for name in names], out)
+    sections: list[Section] = []
+    for name in names:
+        sections.append(_shown(measure(name, quick, repetitions)))
+        _finish(sections, out)  # after each, lest an interrupted measurement lose all
 
 
 def _shown(section: "Section") -> "Section":

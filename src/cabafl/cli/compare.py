@@ -95,7 +95,8 @@ def _carry_out(
         errors.print(f"[yellow]failed:[/] {cell.label}, seed {cell.seed}: {cell.failure}", soft_wrap=True)
     finished = {cell.folder: cell.label for cell in cells if cell.done}
     if finished:
-        write_report(finished, out, wanted, quiet)
+        notes = [f"failed: {cell.label}, seed {cell.seed}: {cell.failure}" for cell in failed]
+        write_report(finished, out, wanted, quiet, notes)
     if failed:
         raise typer.Exit(1)
 

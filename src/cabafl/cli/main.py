@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from cabafl.cli import bench, config, data, lists, run
+from cabafl.cli import bench, compare, config, data, lists, observe, report, run
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
 from cabafl.lifeline import die_with_parent
@@ -21,6 +21,10 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("resume")(run.resume)
+app.command("compare")(compare.compare)
+app.command("ablate")(compare.ablate)
+app.command("observe")(observe.observe)
+app.command("report")(report.report)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("config")(config.config)

@@ -219,6 +219,7 @@ def gpu_share(gpus: int, actors: int) -> float:
 
 def _import_ray() -> Any:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it warns about the old one
     try:
         return importlib.import_module("ray")
     except ImportError:

@@ -1,0 +1,115 @@
+"""`cabafl compare`: the grid, what is not repeated, what continues, what fails."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cabafl.comparison.grid import make_grid
+from cabafl.comparison.variants import ablation_variants, method_variants
+from cabafl.config import load_experiment
+from cabafl.errors import UserError
+
+QUICK = [
+    "data.dataset=synthetic",
+    "data.devices=10",
+    "model.name=mlp",
+    "fleet.slots=3",
+    "run.virtual_time=60",
+    "run.evaluate_every=5",
+]
+CABAFL = [sys.executable, "-m", "cabafl"]
+
+
+def compare(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [*CABAFL, "compare", *words, "--out", "out"]
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_methods_side_by_side_are_not_repeated_and_extended_by_seeds(tmp_path: Path) -> None:
+    words = [*QUICK, "fedasync.alpha=0.9", "--methods", "cabafl,fedasync"]
+    first = compare(tmp_path, *words)
+    assert first.returncode == 0, first.stderr
+    assert "cabafl" in first.stdout
+    assert (tmp_path / "out" / "report.html").exists()
+    runs = tmp_path / "out" / "runs"
+    assert sorted(path.name for path in runs.iterdir()) == ["cabafl-seed1", "fedasync-seed1"]
+    assert "alpha = 0.9" in (runs / "fedasync-seed1" / "experiment.toml").read_text()
+    stamps = {path: path.stat().st_mtime_ns for path in runs.glob("*/summary.json")}
+    second = compare(tmp_path, *words, "--seeds", "2")
+    assert second.returncode == 0, second.stderr
+    assert "2 of 4 runs are finished already" in second.stdout
+    assert len(list(runs.glob("*/summary.json"))) == 4
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
+    third = compare(tmp_path, *QUICK, "fedasync.alpha=0.5", "--methods", "cabafl,fedasync")
+    assert third.returncode == 2
+    assert "other settings" in third.stderr
+
+
+def test_a_killed_comparison_continues(tmp_path: Path) -> None:
+    words = [*QUICK, "run.virtual_time=800", "run.checkpoint_every=0.2", "--methods", "fedavg,fedbuff", "--jobs", "1"]
+    whole = compare(tmp_path, *words)
+    assert whole.returncode == 0, whole.stderr
+    (tmp_path / "out").rename(tmp_path / "whole")
+    process = subprocess.Popen([*CABAFL, "compare", *words, "--out", "out", "--quiet"], cwd=tmp_path)
+    record = tmp_path / "out" / "runs" / "fedavg-seed1" / "checkpoint.json"
+    deadline = time.monotonic() + 60
+    while not record.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(3.0)  # the run notices, saves a checkpoint and ends
+    assert not (tmp_path / "out" / "report.html").exists()
+    again = compare(tmp_path, *words)
+    assert again.returncode == 0, again.stderr
+    for name in ("fedavg-seed1", "fedbuff-seed1"):
+        for file in ("events.jsonl", "metrics.csv", "model.safetensors"):
+            one, other = (tmp_path / base / "runs" / name / file for base in ("whole", "out"))
+            assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_failing_run_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "from cabafl.methods.fedavg import FedAvg\n"
+        "class Broken(FedAvg):\n"
+        "    def choose(self, server):\n"
+        "        raise ValueError('my mistake')\n"
+    )
+    done = compare(tmp_path, *QUICK, "--methods", "broken:Broken,fedavg")
+    assert done.returncode == 1
+    assert "my mistake" in done.stderr
+    assert (tmp_path / "out" / "runs" / "fedavg-seed1" / "summary.json").exists()
+    assert "my mistake" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_all_cells_share_everything_but_the_method(tmp_path: Path) -> None:
+    base = load_experiment(None, QUICK)
+    cells = make_grid(base, method_variants("all", base, []), [1, 2], tmp_path)
+    assert len(cells) == 20
+    first = cells[0].experiment
+    for cell in cells[:10]:
+        assert cell.experiment.model_copy(update={"method": first.method}) == first
+
+
+def test_variants() -> None:
+    base = load_experiment(None, ["method.k=7"])
+    assert method_variants("paper", base, [])["cabafl"] == {"name": "cabafl", "k": 7}
+    assert ablation_variants(base)["conf4"] == {"name": "cabafl", "k": 7, "l1_cache": False}
+    with pytest.raises(UserError, match="did you mean 'fedavg'"):
+        method_variants("cabafl,fedavgg", base, [])
+    with pytest.raises(UserError, match="not compared"):
+        method_variants("cabafl", base, ["fedsa.tau0=3"])
+
+
+def test_observations_on_synthetic_data(tmp_path: Path) -> None:
+    command = [*CABAFL, "observe", "data.dataset=synthetic", "model.name=mlp", "--draws", "3", "--epochs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "observations.png").read_bytes().startswith(b"\x89PNG")
