@@ -135,8 +135,11 @@ def event_seconds(load: Load, events: int) -> float:
 
 def loads(fleets: tuple[int, ...], slots: int = 100) -> list[Load]:
     """Each fleet with a fixed number of slots and with a tenth of it in flight; the middle one also with versions."""
-    rows = [Load(devices, count) for devices in fleets for count in dict.fromkeys((slots, devices // 10))]
-    return [*rows, Load(fleets[len(fleets) // 2], slots, publishes=True)]
+    rows = []
+    for devices in fleets:
+        rows += [Load(devices, count) for count in dict.fromkeys((min(slots, devices // 2), devices // 10))]
+    middle = fleets[len(fleets) // 2]
+    return [*rows, Load(middle, min(slots, middle // 2), publishes=True)]
 
 
 def measure(

@@ -1,6 +1,7 @@
 """The workload all toolkits are measured on, after a row of the FLUTE paper: FedAvg, logistic regression, MNIST."""
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -68,6 +69,7 @@ def client_tensors(flute: Flute) -> list[tuple[Tensor, Tensor]]:
 def report(measure: Callable[[Flute], Measured]) -> None:
     """Main function of a measuring process: one torch thread, the result as the last line of output."""
     torch.set_num_threads(1)
+    logging.disable(logging.INFO)  # nobody is charged for telling about every round
     flute = Flute.of_arguments()
     result = measure(flute)
     assert result.steps == flute.steps, f"{result.steps} local steps, not {flute.steps}"

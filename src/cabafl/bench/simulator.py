@@ -144,9 +144,12 @@ def _section(size: Size, cores: int, taken: dict[str, list[float]], launch: dict
     beside = [
         (f"one feature collection over {samples:,} pictures", Spread.of(taken["collection"]).text(2) + " s"),
         (f"as a share of the {BETWEEN} jobs between two collections", share.text(3)),
-        ("`import torch` alone", launch["torch"].text(2) + " s"),
-        ("`cabafl run` to its first dispatch, 2 workers", launch["cabafl"].text(2) + " s"),
     ]
+    if launch:
+        beside += [
+            ("`import torch` alone", launch["torch"].text(2) + " s"),
+            ("`cabafl run` to its first dispatch, 2 workers", launch["cabafl"].text(2) + " s"),
+        ]
     headings = ("who", "s", "ms per step", "speed against bare", "speed against tuned")
     return Section(
         "simulator",
@@ -161,9 +164,14 @@ def _section(size: Size, cores: int, taken: dict[str, list[float]], launch: dict
             Check("speed with 1 worker against the newcomer's loop", ratios["one"][0].median, 0.97),
             Check(f"speed with {cores} workers against the newcomer's loop", ratios["all"][0].median, 0.95 * cores),
             Check("feature collection as a share of the jobs between two", share.median, 0.10, above=False),
-            Check("seconds to the first dispatch beyond importing torch", launch["extra"].median, 4.0, above=False),
+            *_start_up_checks(launch),
         ],
     )
+
+
+def _start_up_checks(launch: dict[str, Spread]) -> list[Check]:
+    name = "seconds to the first dispatch beyond importing torch"
+    return [Check(name, launch["extra"].median, 4.0, above=False)] if launch else []
 
 
 def _row(label: str, size: Size, taken: list[float], bare_ratio: Spread, tuned_ratio: Spread) -> tuple[str, ...]:

@@ -41,7 +41,12 @@ def _first_dispatch() -> float:
 
 
 def start_up(launches: int) -> dict[str, Spread]:
-    """Seconds of importing torch, of `cabafl run` on the embedded data to its first dispatch, and the difference."""
+    """Seconds of importing torch, of `cabafl run` on the embedded data to its first dispatch, and the difference.
+
+    Nothing without launches.
+    """
+    if not launches:
+        return {}
     taken = in_turns({"torch": _import_torch, "cabafl": _first_dispatch}, launches)
     extra = [a - b for a, b in zip(taken["cabafl"], taken["torch"], strict=True)]
     return {**{name: Spread.of(values) for name, values in taken.items()}, "extra": Spread.of(extra)}
