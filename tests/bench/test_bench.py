@@ -78,7 +78,7 @@ def test_engine_alone() -> None:
         (20, 10, False),
         (20, 2, False),
     ]
-    assert len(section.checks) == 2
+    assert len(section.checks) == 3
 
 
 def test_selection_and_aggregation() -> None:

@@ -8,7 +8,7 @@ def measure(name: str, quick: bool = False, repetitions: int | None = None) -> S
     if name == "simulator":
         from cabafl.bench import simulator
 
-        size = simulator.Size(jobs=10, devices=20) if quick else simulator.Size()
+        size = simulator.Size(jobs=10) if quick else simulator.Size()
         return simulator.measure(size, repetitions or (2 if quick else 5), launches=1 if quick else 3)
     if name == "engine":
         from cabafl.bench import engine
