@@ -17,7 +17,7 @@ import pytest
 from cabafl import simulate
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
-from cabafl.execution.ray_cluster import Node, RayExecutor, gpu_share
+from cabafl.execution.ray_cluster import Node, RayExecutor, gpu_share, import_ray
 from tests.execution.test_processes import alive
 from tests.runs import METHODS, same_bytes, settings
 
@@ -29,8 +29,7 @@ needs_ray = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
     """One Ray for several tests: starting it takes longer than what they do."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray = importlib.import_module("ray")
+    ray = import_ray()
     ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     yield ray
     ray.shutdown()

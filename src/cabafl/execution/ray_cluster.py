@@ -201,7 +201,7 @@ def open_ray(
         raise UserError("run.workers = 0: run.executor = 'ray' needs actors; accepted: auto or a number from 1")
     if device.startswith("cuda:"):
         raise UserError(f"run.device = {device!r}: Ray gives each actor its GPU; accepted: cpu, cuda")
-    ray = _import_ray()
+    ray = import_ray()
     with _joined(ray, address, workers if isinstance(workers, int) else cores):
         resources = ray.cluster_resources()
         count = workers if isinstance(workers, int) else max(1, int(resources.get("CPU", 1)))
@@ -217,9 +217,13 @@ def gpu_share(gpus: int, actors: int) -> float:
     return (10_000 // -(-actors // gpus)) / 10_000
 
 
-def _import_ray() -> Any:
+def import_ray() -> Any:
+    """The package, with the settings that must be in force before it starts anything."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it warns about the old one
+    os.environ.setdefault(
+        "RAY_worker_niceness", "0"
+    )  # as worker processes; Ray's own choice, 15, starves on busy cores
     try:
         return importlib.import_module("ray")
     except ImportError:
