@@ -63,8 +63,8 @@ class Task:
         train(self.model.network, x, y, settings, seed64(self.seed, "job", job))
         return self.model.save()
 
-    def features(self, weights: Weights, kind: str, devices: Sequence[int]) -> npt.NDArray[np.float64]:
-        """One row per device; devices without samples have zero rows."""
+    def features(self, weights: Weights, kind: str, devices: Sequence[int]) -> npt.NDArray[np.float32]:
+        """One row per device, summed in float64 and kept in float32; devices without samples have zero rows."""
         rows: list[Tensor | None] = []
         if kind != "labels":
             self.model.load(weights)
@@ -78,7 +78,11 @@ class Task:
             else:
                 rows.append(feature_sum(self.model.network, layer, x, counts=kind == "activation_counts"))
         width = next((len(row) for row in rows if row is not None), 0)
-        return np.stack([np.zeros(width) if row is None else row.numpy() for row in rows])
+        table = np.zeros((len(rows), width), dtype=np.float32)
+        for i, row in enumerate(rows):
+            if row is not None:
+                table[i] = row.numpy()
+        return table
 
     def evaluate(self, weights: Weights, chunk: int) -> Score:
         """Score on one chunk of the test samples; chunks are added by the caller, in order."""

@@ -32,10 +32,19 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
     torch's layers take no generator of their own, so its default one is lent out and put back.
     """
-    gpus = [device] if device is not None and device.type == "cuda" else []
-    with torch.random.fork_rng(devices=gpus):
-        torch.manual_seed(seed)
+    if device is not None and device.type == "cuda":
+        with torch.random.fork_rng(devices=[device]):
+            torch.manual_seed(seed)
+            yield
+        return
+    # torch.manual_seed would note a stack trace for every GPU back end it might have to seed later, in every job.
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    try:
         yield
+    finally:
+        generator.set_state(before)
 
 
 def batches(samples: int, batch_size: int, seed: int) -> tuple[Tensor, ...]:
@@ -52,23 +61,45 @@ def train(network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, see
     network.train()
     parameters = [p for p in network.parameters() if p.requires_grad]
     anchor = [p.detach().clone() for p in parameters] if settings.prox else []
-    optimiser = torch.optim.SGD(
-        parameters,
-        lr=settings.learning_rate,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
+    optimiser = _Sgd(parameters, settings)
     with seeded(seed64(seed, "dropout"), x.device):
         for epoch in range(settings.epochs):
             for batch in batches(len(y), settings.batch_size, seed64(seed, "shuffle", epoch)):
                 index = batch.to(x.device)
-                optimiser.zero_grad(set_to_none=True)
                 loss = settings.loss(network(x[index]), y[index])
                 loss.backward()  # type: ignore[no-untyped-call]
                 if anchor:
                     _add_proximal(parameters, anchor, settings.prox)
                 optimiser.step()
+
+
+class _Sgd:
+    """torch.optim.SGD to the last bit, without its hooks and profiler marks (half of a small model's step) and without
+    the import of torch's compiler at its first step."""
+
+    def __init__(self, parameters: list[nn.Parameter], settings: LocalTraining) -> None:
+        self.parameters = parameters
+        self.buffers = [torch.zeros_like(p) for p in parameters] if settings.momentum else []
+        self.factors = {
+            "lr": settings.learning_rate,
+            "momentum": settings.momentum,
+            "weight_decay": settings.weight_decay,
+            "dampening": 0.0,
+            "nesterov": False,
+            "maximize": False,
+            "is_first_step": False,
+        }
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Applies the gradients and forgets them; a parameter the loss does not reach stays as it is."""
+        reached = [i for i, p in enumerate(self.parameters) if p.grad is not None]
+        parameters = [self.parameters[i] for i in reached]
+        gradients = [p.grad for p in parameters]
+        buffers = [self.buffers[i] for i in reached] if self.buffers else []
+        torch._fused_sgd_(parameters, gradients, buffers, **self.factors)  # type: ignore[call-overload]
+        for parameter in parameters:
+            parameter.grad = None
 
 
 def _add_proximal(parameters: list[nn.Parameter], anchor: list[Tensor], prox: float) -> None:

@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cabafl.execution.base import Executor, FeatureJob, Interrupt, TrainJob
 from cabafl.fleet import FINE, Absence, Fate, Faults, Fleet
@@ -161,10 +162,10 @@ class Simulation:
             if flight is not None:  # else cancelled, or its device left
                 self._end_job(flight, weights)
         else:
-            parts = [self.executor.result(t, self.interrupt) for t in what.tickets] if kind is Kind.FEATURES else []
+            rows = self._received(what) if kind is Kind.FEATURES else None
             heapq.heappop(self.queue)
             self.now = time
-            self._handle(kind, what, parts)
+            self._handle(kind, what, rows)
         self.outbox.flush()
         return True
 
@@ -185,7 +186,7 @@ class Simulation:
         """After the last allowed dispatch, the run lasts until all jobs are back."""
         return all(flight.abandoned for flight in self.flights.values())
 
-    def _handle(self, kind: Kind, what: Any, parts: list[Any]) -> None:
+    def _handle(self, kind: Kind, what: Any, rows: Any) -> None:
         """All events but the end of a job."""
         if kind is Kind.EVALUATE:
             self._evaluate()
@@ -193,7 +194,7 @@ class Simulation:
         elif kind is Kind.TIMEOUT:
             self._time_out(what)
         elif kind is Kind.FEATURES:
-            self._features(what, parts)
+            self._features(what, rows)
         elif kind is Kind.TIMER:
             self.method.on_timer(self, what)
         elif kind is Kind.CRASH:
@@ -396,11 +397,19 @@ class Simulation:
         self.idle.add(device)
         self.method.on_idle(self, device)
 
-    def _features(self, gathering: Gathering, parts: list[Any]) -> None:
-        width = max((part.shape[1] for part in parts), default=0)
-        rows = np.zeros((len(self.fleet), width), dtype=np.float32)
-        for devices, part in zip(self.executor.feature_chunks, parts, strict=True):
-            rows[devices.start : devices.stop, : part.shape[1]] = part
+    def _received(self, gathering: Gathering) -> npt.NDArray[np.float32]:
+        """One row per device, filled part by part: of a large fleet's features there is no second copy."""
+        rows = np.zeros((len(self.fleet), 0), dtype=np.float32)
+        for devices, ticket in zip(self.executor.feature_chunks, gathering.tickets, strict=True):
+            part = self.executor.result(ticket, self.interrupt)
+            if part.shape[1]:  # else none of these devices has samples
+                if not rows.shape[1]:
+                    rows = np.zeros((len(self.fleet), part.shape[1]), dtype=np.float32)
+                rows[devices.start : devices.stop] = part
+        return rows
+
+    def _features(self, gathering: Gathering, rows: npt.NDArray[np.float32]) -> None:
+        width = rows.shape[1]
         answered = np.zeros(len(rows), dtype=bool)
         answered[gathering.asked] = True
         answered[gathering.missing] = False

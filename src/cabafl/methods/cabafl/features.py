@@ -10,7 +10,7 @@ import torch
 from cabafl.methods.base import Floats, Ints
 from cabafl.state import State
 
-_ROWS = 8192  # rows turned into float64 at a time, so that no second table is made
+_ROWS = 256  # rows turned into float64 at a time, so that no second table is made
 
 
 def dot(a: Floats, b: Floats) -> float:
@@ -39,6 +39,7 @@ class FeatureTable(State):
 
     def replace(self, rows: npt.NDArray[np.float32]) -> None:
         """A completed collection takes the place of the old one, for all traces at once."""
+        self.rows = torch.zeros((0, 0))  # the old table goes before the new one is copied
         self.rows = torch.from_numpy(rows).clone()
         self._derive()
 
