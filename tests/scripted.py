@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cabafl.engine.core import Limits
+from cabafl.engine.idle import IdleSet
 from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt, TrainJob
 from cabafl.fleet import Faults, Fleet
 from cabafl.learning.evaluation import Score
 from cabafl.methods.base import Method, Random, Weights
 from cabafl.recording.events import Dispatched, Event, Lost, Noted, Published
-from cabafl.simulation.engine import Limits, Simulation
-from cabafl.simulation.idle import IdleSet
+from cabafl.simulation.engine import Simulation
 
 Trainer = Callable[[TrainJob], Any]
 

@@ -6,6 +6,7 @@ import numpy as np
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_BLOCK = 256  # draws of a stream that are made together
 
 
 def seed64(seed: int, purpose: str, *indices: int) -> int:
@@ -19,25 +20,38 @@ def rng(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(seed64(seed, purpose, *indices)))
 
 
+def _mixed(key: int, first: int, count: int) -> list[int]:
+    """Draws number ``first`` to ``first + count - 1``, in wrapping 64-bit arithmetic."""
+    counter = np.arange(count, dtype=np.uint64) + np.uint64(first & _MASK)
+    z = np.uint64(key & _MASK) + counter * np.uint64(_GOLDEN)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    draws: list[int] = (z ^ (z >> np.uint64(31))).tolist()
+    return draws
+
+
 class Stream:
     """A cheap stream of draws for hot paths: draw number n is a hash of (key, n).
 
     Its whole state is the counter, so a checkpoint stores one integer.
     """
 
-    __slots__ = ("counter", "key")
+    __slots__ = ("_block", "counter", "key")
 
     def __init__(self, key: int, counter: int = 0) -> None:
         self.key = key
         self.counter = counter
+        self._block: tuple[int, list[int]] = (-1, [])  # the draws around the counter, made together
 
     def bits(self) -> int:
         """64 random bits (the SplitMix64 finaliser over key and counter)."""
-        self.counter += 1
-        z = (self.key + self.counter * _GOLDEN) & _MASK
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-        return z ^ (z >> 31)
+        self.counter = counter = self.counter + 1
+        number, draws = self._block
+        if counter // _BLOCK != number:
+            number = counter // _BLOCK
+            draws = _mixed(self.key, number * _BLOCK, _BLOCK)
+            self._block = number, draws
+        return draws[counter % _BLOCK]
 
     def below(self, n: int) -> int:
         """A uniform integer in [0, n)."""

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from torch import nn
 
 from cabafl.assembly import Parts, assemble
 from cabafl.config import Experiment, load_experiment
+from cabafl.engine.checkpoint import Checkpoint, load_checkpoint, remove_checkpoints, save_checkpoint
+from cabafl.engine.core import Limits
 from cabafl.errors import RunStopped, UserError
 from cabafl.execution.base import Executor
 from cabafl.execution.choice import open_executor
@@ -22,10 +23,11 @@ from cabafl.recording.environment import environment
 from cabafl.recording.events import Evaluated, Event
 from cabafl.recording.folder import CURVE, EXPERIMENT, SUMMARY, RunFolder, out_of_space
 from cabafl.recording.summary import summarise
-from cabafl.reporting.curve import draw_curve
-from cabafl.simulation.checkpoint import Checkpoint, load_checkpoint, remove_checkpoints, save_checkpoint
-from cabafl.simulation.engine import Limits, Simulation
+from cabafl.simulation.engine import Simulation
 from cabafl.toml import experiment_toml
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Listener = Callable[[Event], None]
 EXECUTION_KEYS = ("run.workers", "run.executor", "run.ray_address", "run.checkpoint_every")
@@ -45,7 +47,7 @@ class Result:
     """What a run gives back."""
 
     summary: dict[str, Any]
-    metrics: pd.DataFrame
+    metrics: "pd.DataFrame"
     model: nn.Module
     folder: Path | None
 
@@ -176,6 +178,8 @@ class _Run:
         self.saving = self.saved - began
 
     def _finish(self) -> Result:
+        import pandas as pd  # here, because a run starts sooner without it
+
         parts, engine = self.parts, self.engine
         ledger = engine.ledger
         summary = {
@@ -198,6 +202,8 @@ class _Run:
         )
 
     def _draw(self) -> None:
+        from cabafl.reporting.curve import draw_curve  # matplotlib: only now
+
         experiment = self.parts.experiment
         if self.folder is None or not self.rows:
             return
@@ -230,7 +236,7 @@ def make_engine(
     """The engine for assembled parts."""
     run, training = parts.experiment.run, parts.experiment.training
     limits = Limits(
-        virtual_time=run.virtual_time,
+        seconds=run.virtual_time,
         max_dispatches=run.max_dispatches,
         evaluate_every=run.evaluate_every,
         evaluate_aggregations=run.evaluate_aggregations,

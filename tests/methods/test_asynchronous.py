@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cabafl.engine.core import Limits
 from cabafl.execution.base import TrainJob
 from cabafl.methods.base import Method, Weights
 from cabafl.methods.ca2fl import CA2FL, CA2FLParameters
 from cabafl.methods.fedasync import FedAsync, FedAsyncParameters
 from cabafl.methods.fedbuff import FedBuff, FedBuffParameters
 from cabafl.methods.gitfl import GitFL, GitFLParameters
-from cabafl.simulation.engine import Limits
 from tests.scripted import World, fleet, vector
 
 
@@ -44,7 +44,7 @@ def test_fedasync_trace(parameters: dict[str, Any], alphas: list[float], models:
         lambda job: answers[job.device],
         initial=vector(0, 0),
         slots=2,
-        limits=Limits(virtual_time=3.0),
+        limits=Limits(seconds=3.0),
         picks=[0, 1],
     ).run()
     assert world.dispatches[:4] == [(0.0, 0, 0), (0.0, 1, 0), (1.0, 2, 0), (3.0, 0, 0)]
@@ -92,7 +92,7 @@ def test_fedbuff_step(staleness: Any, expected: tuple[float, float]) -> None:
         deltas([*quick, (0.6, 0.2), (0.2, -0.4)]),
         initial=vector(1, 1),
         slots=2,
-        limits=Limits(virtual_time=7.0),
+        limits=Limits(seconds=7.0),
         picks=[0, 1, 0, 0, 0, 0, 0, 0, 1],
     ).run()
     assert [event.t for event in world.aggregations()] == [2.0, 4.0, 6.0, 7.0]
@@ -109,7 +109,7 @@ def test_ca2fl_two_steps() -> None:
         deltas([(0.3, 0.0), (-0.1, 0.2), (0.1, 0.1), (0.2, -0.4)]),
         initial=vector(1, 1),
         slots=2,
-        limits=Limits(virtual_time=2.5),
+        limits=Limits(seconds=2.5),
         picks=[0, 1, 0, 2],
     ).run()
     # Finished in this order: device 0 at 1, device 1 and then device 0 at 2, device 2 at 2.5.
@@ -128,7 +128,7 @@ def test_ca2fl_same_device_twice_in_a_buffer() -> None:
             lambda job: vector(float(job.weights[0]) + 1.0 + job.number),
             initial=vector(1),
             slots=1,
-            limits=Limits(virtual_time=2.0),
+            limits=Limits(seconds=2.0),
         ).run()
         np.testing.assert_allclose(world.published[0], [expected], rtol=1e-6)
 
@@ -140,7 +140,7 @@ def gitfl_world(seconds: list[float], picks_until: float, train: Any) -> World:
         train,
         initial=vector(0, 0),
         slots=3,
-        limits=Limits(virtual_time=picks_until),
+        limits=Limits(seconds=picks_until),
     )
 
 
@@ -193,6 +193,6 @@ def test_two_transfers_per_upload(method: Method) -> None:
         lambda job: job.weights + 1,
         initial=vector(0),
         slots=2,
-        limits=Limits(virtual_time=30.0),
+        limits=Limits(seconds=30.0),
     ).run()
     assert world.engine.ledger.downloads == world.engine.ledger.uploads + 2

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cabafl.engine.core import Limits
 from cabafl.execution.base import TrainJob
 from cabafl.methods.base import Weights
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
 from cabafl.recording.events import Collection
-from cabafl.simulation.engine import Limits
 from tests.scripted import World, fleet, vector
 
 FEATURES = [[4, 0], [0, 4], [2, 2], [3, 1]]
@@ -25,7 +25,7 @@ def example(limits: Limits | None = None, **parameters: Any) -> World:
         lambda job: vector(job.number + 1, 10 * job.device),
         initial=vector(0, 0),
         slots=2,
-        limits=limits or Limits(virtual_time=2.95),
+        limits=limits or Limits(seconds=2.95),
         features=FEATURES,
         picks=[0, 1, 0],
     )
@@ -68,7 +68,7 @@ def test_models_travel_on_from_where_they_were() -> None:
 
 
 def test_a_restarted_slot_goes_on_from_the_global_model() -> None:
-    world = example(Limits(virtual_time=3.1)).run()
+    world = example(Limits(seconds=3.1)).run()
     restarted = next(job for job in world.executor.trained if job.number == 3)
     np.testing.assert_array_equal(restarted.weights, world.published[0])
 
@@ -84,7 +84,7 @@ def test_transfers_count_everything_that_travels() -> None:
 def run_long(train: Any = None, *, seconds: float = 60.0, devices: int = 12, slots: int = 3, **options: Any) -> World:
     """A longer run on random devices."""
     draw = np.random.default_rng(5)
-    limits = options.pop("limits", None) or Limits(virtual_time=seconds, slot_timeout=options.pop("timeout", None))
+    limits = options.pop("limits", None) or Limits(seconds=seconds, slot_timeout=options.pop("timeout", None))
     times = options.pop("times", None) or draw.uniform(1, 4, devices).tolist()
     return World(
         CaBaFL(CaBaFLParameters(**{"k": 4, "m": 2, **options})),
@@ -160,7 +160,7 @@ def test_a_collection_falling_due_meanwhile_starts_afterwards_and_timeouts_leave
         lambda job: job.weights + 1,
         initial=vector(0),
         slots=1,
-        limits=Limits(virtual_time=11.5),
+        limits=Limits(seconds=11.5),
         features=np.eye(4),
     )
     answers = np.array([0.5, 0.5, 0.5, 99.0])
@@ -191,7 +191,7 @@ def test_a_bad_upload_is_dropped_unbooked_and_the_model_goes_elsewhere() -> None
         train,
         initial=vector(0, 0),
         slots=1,
-        limits=Limits(virtual_time=2.5),
+        limits=Limits(seconds=2.5),
         features=FEATURES,
         picks=[0, 2],
     ).run()
@@ -231,7 +231,7 @@ def test_a_slot_parks_until_a_device_is_idle() -> None:
         lambda job: job.weights + 1,
         initial=vector(0),
         slots=2,
-        limits=Limits(virtual_time=25.0, slot_timeout=4.0),
+        limits=Limits(seconds=25.0, slot_timeout=4.0),
         features=np.eye(2),
     ).run()
     assert [t for t, _, _ in world.dispatches] == [0.0, 0.0, 10.0, 10.0, 20.0, 20.0]
@@ -245,6 +245,6 @@ def test_all_devices_busy_with_as_many_slots_as_devices() -> None:
 
 
 def test_stale_uploads_are_discarded_on_request() -> None:
-    world = run_long(limits=Limits(virtual_time=60.0, max_staleness=0), k=1)
+    world = run_long(limits=Limits(seconds=60.0, max_staleness=0), k=1)
     assert world.engine.ledger.losses["stale"] > 0
     assert set(world.engine.ledger.staleness) == {0}

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cabafl.engine.idle import IdleSet
 from cabafl.methods.averaging import weighted_mean
 from cabafl.methods.cabafl.aggregation import cache_weights
 from cabafl.methods.cabafl.cache import SimilarityHistory
 from cabafl.methods.cabafl.features import FeatureTable, cosine
 from cabafl.methods.cabafl.selector import SelectionCounts, balance_scores, size_variances
 from cabafl.rng import Stream
-from cabafl.simulation.idle import IdleSet
 
 
 def naive_scores(

@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cabafl.engine.core import Limits
 from cabafl.execution.base import TrainJob
 from cabafl.learning.training import LocalTraining, train
 from cabafl.learning.weights import FlatModel
 from cabafl.methods.base import Weights
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
-from cabafl.simulation.engine import Limits
 from tests.scripted import World, fleet, vector
 
 THREE = [vector(1, 2), vector(3, 0), vector(-1, 4)]
@@ -23,7 +23,7 @@ def three_devices(**parameters: object) -> World:
         lambda job: THREE[job.device],
         initial=vector(2, 2),
         slots=3,
-        limits=Limits(virtual_time=4.0),
+        limits=Limits(seconds=4.0),
     ).run()
 
 
@@ -42,7 +42,7 @@ def test_normaliser_over_all_devices_mixes_in_the_old_model() -> None:
         lambda job: vector(8, 8),
         initial=vector(0, 4),
         slots=1,
-        limits=Limits(virtual_time=1.0),
+        limits=Limits(seconds=1.0),
         picks=[0],
     ).run()
     np.testing.assert_allclose(world.published[0], [2.0, 5.0], rtol=1e-6)
@@ -89,7 +89,7 @@ def test_one_round_of_quadratic_devices(steps: int, factor: float) -> None:
         quadratic_trainer(steps),  # type: ignore[arg-type]
         initial=vector(0, 0),
         slots=2,
-        limits=Limits(virtual_time=9.0),
+        limits=Limits(seconds=9.0),
     ).run()
     uploads = {job.device: factor * CENTRES[job.device].numpy() for job in world.executor.trained[:2]}
     expected = 0.25 * uploads[0] + 0.75 * uploads[1]
@@ -117,7 +117,7 @@ def test_a_round_of_one_device_takes_its_model_exactly() -> None:
         lambda job: vector(0.1, 0.2),
         initial=vector(0, 0),
         slots=1,
-        limits=Limits(virtual_time=1.0),
+        limits=Limits(seconds=1.0),
     ).run()
     np.testing.assert_array_equal(world.published[0], vector(0.1, 0.2))
 
@@ -129,7 +129,7 @@ def test_round_timeout_takes_who_is_back() -> None:
         lambda job: THREE[job.device],
         initial=vector(0, 0),
         slots=3,
-        limits=Limits(virtual_time=4.0),
+        limits=Limits(seconds=4.0),
     ).run()
     assert [event.t for event in world.aggregations()] == [2.0, 4.0]
     np.testing.assert_allclose(world.published[0], [2.5, 0.5], rtol=1e-6)
@@ -144,7 +144,7 @@ def test_an_empty_round_keeps_the_model() -> None:
         lambda job: vector(1),
         initial=vector(5),
         slots=2,
-        limits=Limits(virtual_time=5.0),
+        limits=Limits(seconds=5.0),
     ).run()
     assert world.published == []
     assert [t for t, _, _ in world.dispatches] == [0.0, 0.0, 2.0, 2.0, 4.0, 4.0]
@@ -158,7 +158,7 @@ def test_a_lost_device_does_not_hold_up_its_round() -> None:
         lambda job: vector(np.inf) if job.device == 1 else vector(3),
         initial=vector(0),
         slots=2,
-        limits=Limits(virtual_time=2.0),
+        limits=Limits(seconds=2.0),
     ).run()
     np.testing.assert_array_equal(world.published[0], vector(3))
     assert world.engine.ledger.losses == {"rejected": 1}

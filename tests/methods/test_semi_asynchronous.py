@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cabafl.engine.core import Limits
 from cabafl.execution.base import TrainJob
 from cabafl.methods.base import Weights
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
@@ -12,7 +13,6 @@ from cabafl.methods.fedprox import FedProx, FedProxParameters
 from cabafl.methods.fedsa import FedSA, FedSAParameters
 from cabafl.methods.safa import SAFA, SAFAParameters
 from cabafl.methods.wkafl import WKAFL, WKAFLParameters
-from cabafl.simulation.engine import Limits
 from tests.methods.test_fedavg import quadratic_trainer
 from tests.scripted import World, fleet, vector
 
@@ -29,7 +29,7 @@ def test_fedprox_round_of_quadratic_devices(mu: float, expected: tuple[float, fl
         quadratic_trainer(2),  # type: ignore[arg-type]
         initial=vector(0, 0),
         slots=2,
-        limits=Limits(virtual_time=9.0),
+        limits=Limits(seconds=9.0),
     ).run()
     np.testing.assert_allclose(world.published[0], expected, rtol=1e-6)
     assert world.engine.ledger.transfers == 4 + 2
@@ -50,7 +50,7 @@ def test_fedprox_without_its_term_is_fedavg() -> None:
             lambda job: job.weights + vector(job.device, job.number),
             initial=vector(0, 0),
             slots=2,
-            limits=Limits(virtual_time=20.0),
+            limits=Limits(seconds=20.0),
         ).run()
 
     plain, proximal = run(FedAvg(FedAvgParameters())), run(FedProx(FedProxParameters(mu=0.0)))
@@ -65,7 +65,7 @@ def test_fedprox_partial_work_trains_fewer_epochs() -> None:
         lambda job: job.weights,
         initial=vector(0),
         slots=6,
-        limits=Limits(virtual_time=50.0),
+        limits=Limits(seconds=50.0),
         epochs=5,
     ).run()
     epochs = [job.epochs for job in world.executor.trained]
@@ -80,7 +80,7 @@ def test_fedprox_proportional_sampling_draws_by_samples_with_replacement() -> No
         lambda job: vector(float(job.device)),
         initial=vector(0),
         slots=4,
-        limits=Limits(virtual_time=300.0),
+        limits=Limits(seconds=300.0),
     ).run()
     assert np.mean(world.published) == pytest.approx(0.9, abs=0.03)  # the mean counts a device as often as it was drawn
 
@@ -97,7 +97,7 @@ def fedsa(train: Any, seconds: list[float], sizes: list[int], slots: int, until:
         train,
         initial=initial,
         slots=slots,
-        limits=Limits(virtual_time=until),
+        limits=Limits(seconds=until),
         picks=picks,
     ).run()
 
@@ -187,7 +187,7 @@ def safa_paper(third: dict[int, Weights], seconds: list[float], until: float) ->
         train,
         initial=vector(0, 0),
         slots=1,
-        limits=Limits(virtual_time=until),
+        limits=Limits(seconds=until),
     ).run()
 
 
@@ -229,7 +229,7 @@ def test_safa_slots_aggregation_of_the_active_devices() -> None:
         lambda job: vector(4, 0),
         initial=vector(2, 2),
         slots=3,
-        limits=Limits(virtual_time=1.0),
+        limits=Limits(seconds=1.0),
     )
     world.engine.start()
     method.deprecated.remove(2)
@@ -246,7 +246,7 @@ def test_safa_slots_restarts_and_rounds() -> None:
         lambda job: job.weights + 1,
         initial=vector(0),
         slots=4,
-        limits=Limits(virtual_time=60.0),
+        limits=Limits(seconds=60.0),
         picks=[5, 0, 1, 2],
     ).run()
     assert world.engine.version > 20
@@ -263,7 +263,7 @@ def test_safa_round_limit_without_uploads_goes_on() -> None:
         lambda job: job.weights + 1,
         initial=vector(0),
         slots=2,
-        limits=Limits(virtual_time=9.0),
+        limits=Limits(seconds=9.0),
     ).run()
     assert [event.t for event in world.aggregations()] == [2.0, 4.0, 6.0, 8.0]
 
@@ -279,7 +279,7 @@ def wkafl(gradients: list[tuple[float, float]], staleness: list[int], **options:
     settings = {"buffer": len(gradients), "server_lr": 0.1, "beta": 2.0, **options}
     method = WKAFL(WKAFLParameters(**settings))
     world = World(
-        method, fleet([1.0] * 9), lambda j: j.weights, initial=vector(0, 0), slots=3, limits=Limits(virtual_time=9.0)
+        method, fleet([1.0] * 9), lambda j: j.weights, initial=vector(0, 0), slots=3, limits=Limits(seconds=9.0)
     )
     world.engine.start()
     feed(method, world, gradients, staleness)
@@ -340,7 +340,7 @@ def test_wkafl_through_the_engine() -> None:
         lambda job: job.weights - vector(0.02, 0.0),
         initial=vector(0, 0),
         slots=1,
-        limits=Limits(virtual_time=1.0),
+        limits=Limits(seconds=1.0),
         learning_rate=0.01,
     ).run()
     np.testing.assert_allclose(world.published[0], (-0.02 / 1.01, 0.0), rtol=1e-5)
@@ -351,7 +351,7 @@ def test_wkafl_through_the_engine() -> None:
         lambda job: job.weights - vector(0.02, 0.01),
         initial=vector(0, 0),
         slots=6,
-        limits=Limits(virtual_time=30.0),
+        limits=Limits(seconds=30.0),
     ).run()
     ledger = longer.engine.ledger
     assert ledger.downloads - 6 == 3 * longer.engine.version

@@ -8,9 +8,9 @@ import pytest
 
 from cabafl import Experiment, simulate
 from cabafl.config import load_experiment
+from cabafl.engine.core import Limits
 from cabafl.methods.base import Job, LossReason, Method, Objective, Server, Upload
 from cabafl.recording.events import Evaluated, Uploaded
-from cabafl.simulation.engine import Limits
 from tests.scripted import World, fleet, vector
 
 SMALL = [
@@ -71,30 +71,30 @@ def uploads(world: World) -> list[tuple[float, int]]:
 
 
 def test_equal_times_are_served_in_dispatch_order() -> None:
-    world = relay([2.0, 1.0, 1.0], Limits(virtual_time=2.0))
+    world = relay([2.0, 1.0, 1.0], Limits(seconds=2.0))
     assert uploads(world) == [(1.0, 1), (1.0, 2), (2.0, 0), (2.0, 1), (2.0, 2)]
 
 
 def test_evaluations_stand_at_fixed_instants_and_see_what_happened_at_them() -> None:
-    world = relay([1.0], Limits(virtual_time=3.5, evaluate_every=1.0))
+    world = relay([1.0], Limits(seconds=3.5, evaluate_every=1.0))
     rows = [e for e in world.events if isinstance(e, Evaluated)]
     assert [(row.virtual_time, row.version) for row in rows] == [(0.0, 0), (1.0, 1), (2.0, 2), (3.0, 3), (3.5, 3)]
 
 
 def test_evaluation_after_every_nth_aggregation() -> None:
-    world = relay([1.0], Limits(virtual_time=5.0, evaluate_aggregations=2))
+    world = relay([1.0], Limits(seconds=5.0, evaluate_aggregations=2))
     rows = [e for e in world.events if isinstance(e, Evaluated)]
     assert [(row.virtual_time, row.version) for row in rows] == [(0.0, 0), (2.0, 2), (4.0, 4), (5.0, 5)]
 
 
 def test_the_same_version_is_not_evaluated_twice() -> None:
-    world = relay([3.0], Limits(virtual_time=5.0, evaluate_every=1.0))
+    world = relay([3.0], Limits(seconds=5.0, evaluate_every=1.0))
     evaluated = [job for job in world.executor.jobs.values() if type(job).__name__ == "EvaluateJob"]
     assert len(evaluated) == 2
 
 
 def test_max_dispatches_sends_no_more_and_waits_for_the_last() -> None:
-    world = relay([1.0, 1.5], Limits(virtual_time=None, max_dispatches=5))
+    world = relay([1.0, 1.5], Limits(seconds=None, max_dispatches=5))
     assert world.engine.ledger.dispatches == 5
     assert world.engine.ledger.uploads == 5
     assert world.engine.now == 3.0
@@ -110,38 +110,38 @@ def test_a_last_partial_round_still_counts() -> None:
             lambda job: job.weights + 1,
             initial=vector(0),
             slots=3,
-            limits=Limits(virtual_time=None, max_dispatches=5),
+            limits=Limits(seconds=None, max_dispatches=5),
         ).run()
         assert world.engine.ledger.uploads == 5
         assert world.engine.version == 2
 
 
 def test_jobs_that_end_after_the_run_are_never_trained() -> None:
-    world = relay([1.0, 100.0], Limits(virtual_time=10.0))
+    world = relay([1.0, 100.0], Limits(seconds=10.0))
     assert {job.device for job in world.executor.trained} == {0}
     assert all(getattr(job, "device", 0) == 0 for job in world.executor.jobs.values())
 
 
 def test_timer() -> None:
-    world = relay([1.0], Limits(virtual_time=5.0), timer=2.5)
+    world = relay([1.0], Limits(seconds=5.0), timer=2.5)
     assert isinstance(world.engine.method, Relay)
     assert world.engine.method.timers == ["tick"]
 
 
 def test_fewer_epochs_take_less_time() -> None:
-    world = relay([4.0], Limits(virtual_time=4.0), objective=Objective(epochs=1))
+    world = relay([4.0], Limits(seconds=4.0), objective=Objective(epochs=1))
     assert [t for t, _ in uploads(world)] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_staleness_is_the_number_of_models_published_meanwhile() -> None:
-    world = relay([1.0, 2.5], Limits(virtual_time=2.5))
+    world = relay([1.0, 2.5], Limits(seconds=2.5))
     last = [e for e in world.events if isinstance(e, Uploaded)][-1]
     assert (last.device, last.staleness) == (1, 2)
     assert dict(world.engine.ledger.staleness) == {0: 2, 2: 1}
 
 
 def test_dispatch_to_a_busy_device_is_a_bug() -> None:
-    world = relay([1.0], Limits(virtual_time=0.5))
+    world = relay([1.0], Limits(seconds=0.5))
     with pytest.raises(RuntimeError, match="not idle"):
         world.engine.dispatch(0, vector(0))
 
@@ -155,7 +155,7 @@ def test_devices_without_samples_are_never_selected() -> None:
         lambda j: j.weights,
         initial=vector(0),
         slots=1,
-        limits=Limits(virtual_time=3.0),
+        limits=Limits(seconds=3.0),
     )
     assert list(world.engine.idle) == [0]
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cabafl import methods
+from cabafl.engine.core import Limits
 from cabafl.errors import UserError
 from cabafl.fleet import FINE, Absence, Faults, read_trace
 from cabafl.methods.base import Method
@@ -15,7 +16,6 @@ from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
 from cabafl.methods.safa import SAFA, SAFAParameters
 from cabafl.recording.events import Dispatched, Lost, Uploaded
-from cabafl.simulation.engine import Limits
 from tests.scripted import World, fleet, vector
 
 ALL = [*methods.NAMES, "safa-all"]
@@ -71,7 +71,7 @@ def check_log(made: World, slots: int) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_ten_thousand_uploads_with_every_fault(name: str) -> None:
     faults = Faults(seed=1, loss=0.2, corrupt=0.05, slowdown=0.1)
-    limits = Limits(virtual_time=None, max_dispatches=15_000, slot_timeout=5.0, evaluate_every=500.0)
+    limits = Limits(seconds=None, max_dispatches=15_000, slot_timeout=5.0, evaluate_every=500.0)
     made = world(name, faults, limits).run()
     check_log(made, 30 if name == "safa-all" else 6)
     ledger = made.engine.ledger
@@ -106,7 +106,7 @@ def test_no_slot_is_lost_for_ever(
 ) -> None:
     present = None if away is None else 20.0
     faults = Faults(seed, loss, corrupt, 0.2, 3.0, present, away)
-    limits = Limits(virtual_time=120.0, slot_timeout=timeout, evaluate_every=50.0)
+    limits = Limits(seconds=120.0, slot_timeout=timeout, evaluate_every=50.0)
     made = world(name, faults, limits, devices=8, slots=slots).run()
     check_log(made, 8 if name == "safa-all" else slots)
     last = max((event.t for event in made.events if isinstance(event, Dispatched)), default=0.0)
@@ -149,7 +149,7 @@ def test_a_device_that_leaves_loses_its_job_and_gets_new_ones_when_it_is_back() 
         lambda job: job.weights + 1,
         initial=vector(0),
         slots=2,
-        limits=Limits(virtual_time=6.0),
+        limits=Limits(seconds=6.0),
         faults=faults,
     )
     made.run()
@@ -158,7 +158,7 @@ def test_a_device_that_leaves_loses_its_job_and_gets_new_ones_when_it_is_back() 
 
 
 def test_absent_devices_do_not_answer_a_collection() -> None:
-    made = world("cabafl", Faults(trace={0: [Absence(0.0, 1000.0)]}), Limits(virtual_time=60.0))
+    made = world("cabafl", Faults(trace={0: [Absence(0.0, 1000.0)]}), Limits(seconds=60.0))
     made.run()
     method = made.engine.method
     assert isinstance(method, CaBaFL)

@@ -16,9 +16,9 @@ import torch
 
 from cabafl import simulate
 from cabafl.config import load_experiment
+from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.errors import RunStopped, UserError
 from cabafl.runner import Stopped, resume
-from cabafl.simulation.checkpoint import load_checkpoint
 from cabafl.state import Decoder, Encoder, State
 from tests.runs import ALL_METHODS, METHODS, same_bytes, settings
 
@@ -213,7 +213,7 @@ def test_a_full_disk_at_a_checkpoint_keeps_the_previous_one(tmp_path: Path, monk
             raise OSError(28, "No space left on device")
         real(tensors, path, metadata)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("cabafl.simulation.checkpoint.save_file", full_at_the_fourth)
+    monkeypatch.setattr("cabafl.engine.checkpoint.save_file", full_at_the_fourth)
     monkeypatch.setattr("cabafl.runner.CHECKPOINT_SHARE", 1e6)  # as often as asked
     with pytest.raises(RunStopped, match="cannot be recorded"):
         simulate(load_experiment(None, words), tmp_path / "run")

@@ -11,13 +11,14 @@ import numpy as np
 
 from cabafl.bench.report import Check, Section, Table
 from cabafl.bench.timing import Spread, in_turns, ratio
+from cabafl.engine.core import Limits
 from cabafl.execution.base import EvaluateJob, ExecutorJob, FeatureJob, Interrupt
 from cabafl.fleet import gaussian_fleet
 from cabafl.learning.evaluation import Score
 from cabafl.methods.base import Job, LossReason, Method, Server, Upload
 from cabafl.recording.folder import RunFolder
 from cabafl.rng import rng
-from cabafl.simulation.engine import Limits, Simulation
+from cabafl.simulation.engine import Simulation
 
 WEIGHTS = 10  # entries of the model: the checks of uploads and the counting of bytes are not the subject here
 NEVER = 1 << 60
@@ -117,7 +118,7 @@ def event_seconds(load: Load, events: int) -> float:
             np.zeros(WEIGHTS, dtype=np.float32),
             seed=1,
             slots=load.slots,
-            limits=Limits(virtual_time=None, max_dispatches=NEVER, evaluate_aggregations=NEVER),
+            limits=Limits(seconds=None, max_dispatches=NEVER, evaluate_aggregations=NEVER),
             parameters=WEIGHTS,
             emit=folder,
         )

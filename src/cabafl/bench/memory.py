@@ -13,14 +13,16 @@ import numpy as np
 
 from cabafl.bench.engine import NEVER, NoTraining
 from cabafl.bench.report import Check, Section, Table
+from cabafl.engine.core import Limits
 from cabafl.fleet import Fleet, gaussian_fleet
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
 from cabafl.rng import rng
-from cabafl.simulation.engine import Limits, Simulation
+from cabafl.simulation.engine import Simulation
 
 MODELS = 2.5  # times K: the server may hold this many
 CHUNK = 500  # devices per feature job
 MEGABYTE = 1e6
+SLACK = 4 * MEGABYTE  # Python's and the allocator's own
 
 
 class Point(NamedTuple):
@@ -86,7 +88,7 @@ def simulate(point: Point, devices: Fleet) -> int:
         initial,
         seed=1,
         slots=point.slots,
-        limits=Limits(virtual_time=None, max_dispatches=8 * point.slots, evaluate_aggregations=NEVER),
+        limits=Limits(seconds=None, max_dispatches=8 * point.slots, evaluate_aggregations=NEVER),
         parameters=point.weights,
         emit=lambda event: None,
     )
@@ -106,7 +108,7 @@ def measure(points: list[Point] | None = None) -> Section:
     for point in (points or POINTS) if available() else []:
         command = [sys.executable, "-m", "cabafl.bench.memory", *map(str, point)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        allowed = point.models + point.features + _data(point)
+        allowed = point.models + point.features + _data(point) + SLACK
         figures.append({**point._asdict(), **json.loads(done.stdout), "allowed": allowed})
     return Section(
         "memory",
@@ -115,7 +117,8 @@ def measure(points: list[Point] | None = None) -> Section:
         [
             "CaBaFL in the engine, jobs that return a copy of their weights at once, two feature collections. Resident "
             "memory (VmHWM) beyond that in use before the engine is built; each point in a process of its own.",
-            f"Allowed: {MODELS} K models + N x d float32 + what describes the devices (the data of this measurement).",
+            f"Allowed: {MODELS} K models + N x d float32 + what describes the devices (the data of this measurement) "
+            f"+ {SLACK / MEGABYTE:.0f} MB of the interpreter's own.",
             *([] if available() else ["Not measured: this system has no /proc."]),
         ],
         {"points": figures},
@@ -129,9 +132,10 @@ _HEADINGS = ("devices N", "feature length d", "slots K", "numbers per model", "p
 
 
 def _data(point: Point) -> int:
-    """Bytes that describe the devices: in the fleet, and one counter and two places per device in the engine."""
+    """Bytes that describe the devices: in the fleet, in the engine (a counter, two places), and in the method (a
+    counter, two places, two inner products)."""
     arrays = [value for value in vars(fleet_of(point)).values() if isinstance(value, np.ndarray)]
-    return sum(array.nbytes for array in arrays) + 3 * 8 * point.devices
+    return sum(array.nbytes for array in arrays) + (3 + 5) * 8 * point.devices
 
 
 def _row(figure: dict[str, Any]) -> tuple[str, ...]:

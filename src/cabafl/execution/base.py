@@ -28,7 +28,7 @@ class EvaluateJob(NamedTuple):
 
 
 class FeatureJob(NamedTuple):
-    """Features of consecutive devices; the result has one float64 row per device."""
+    """Features of consecutive devices; the result has one float32 row per device."""
 
     weights: Weights
     kind: str

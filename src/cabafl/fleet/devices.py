@@ -1,7 +1,7 @@
 """The simulated devices: how long a job takes on each of them and what it costs in energy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +41,21 @@ class Fleet:
     compute_watts: Floats
     radio_watts: Floats
     tier: tuple[str, ...] = ()
+    _seconds: "memoryview[float]" = field(init=False, repr=False, compare=False)  # of a usual job, for the hot path
+    _joules: "memoryview[float]" = field(init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def __post_init__(self) -> None:
+        compute, link = self.compute_seconds, self.link_seconds
+        object.__setattr__(self, "_seconds", (compute + link + self.latency).data)
+        object.__setattr__(self, "_joules", (compute * self.compute_watts + link * self.radio_watts).data)
+
     def job(self, device: int, work: float = 1.0) -> tuple[float, float]:
         """Seconds from dispatch to upload and joules of one job; ``work`` is its share of the usual computing."""
+        if work == 1.0:
+            return self._seconds[device], self._joules[device]
         compute, link = self.compute_seconds.item(device) * work, self.link_seconds.item(device)
         joules = compute * self.compute_watts.item(device) + link * self.radio_watts.item(device)
         return compute + link + self.latency, joules
@@ -55,9 +64,11 @@ class Fleet:
         """From the start of a feature collection to each device's answer."""
         return self.answer_seconds + self.link_seconds + self.latency
 
-    def collection_joules(self) -> Floats:
-        """Energy each device spends on a feature collection."""
-        return self.answer_seconds * self.compute_watts + self.link_seconds * self.radio_watts
+    def collection_joules(self, devices: Ints) -> float:
+        """Energy some devices spend on a feature collection."""
+        joules = self.answer_seconds * self.compute_watts
+        joules += self.link_seconds * self.radio_watts
+        return float((joules if len(devices) == len(joules) else joules[devices]).sum())
 
 
 def gaussian_fleet(

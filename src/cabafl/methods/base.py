@@ -177,7 +177,10 @@ class Method(State):
         raise NotImplementedError
 
     def on_features(self, server: Server, features: npt.NDArray[np.float32]) -> None:
-        """A collection is complete: one row per device; rows of devices that did not answer are zero."""
+        """A collection is complete: one row per device; rows of devices that did not answer are zero.
+
+        The table stays as it is until the next collection, which may overwrite it.
+        """
 
     def on_timer(self, server: Server, name: str) -> None:
         """A timer set by the method ran out."""

@@ -106,7 +106,7 @@ class RunFolder:
     def __call__(self, event: Event) -> None:
         """Appends one event; an evaluation also makes a row of metrics and flushes both files."""
         self._lines.append(event.line())
-        if isinstance(event, Evaluated):
+        if type(event) is Evaluated:
             self._rows.append(event.row())
             self._write()
         elif len(self._lines) >= _LINES:

@@ -7,7 +7,7 @@ trained while the clock waits for the earliest.
 """
 
 import heapq
-import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -15,31 +15,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from cabafl.engine.core import FOREVER, Engine, Limits
 from cabafl.execution.base import Executor, FeatureJob, Interrupt, TrainJob
-from cabafl.fleet import FINE, Absence, Fate, Faults, Fleet
-from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
-from cabafl.recording.events import Collection, Dispatched, Event, Lost, Noted, Published, Uploaded
-from cabafl.rng import Stream, seed64
-from cabafl.simulation.idle import IdleSet
-from cabafl.simulation.ledger import Ledger
-from cabafl.simulation.outbox import Outbox, Score
-from cabafl.state import State, attributes
+from cabafl.fleet import FINE, Fate, Faults, Fleet
+from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, Method, Objective, Weights
+from cabafl.recording.events import Collection, Dispatched, Event, Lost
+from cabafl.state import State
 
 FEATURE_BYTES = 8  # per number of a feature vector on the wire
-FOREVER = float("inf")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When the run ends, when it is looked at, and the rules all methods share."""
-
-    virtual_time: float | None = 1200.0
-    max_dispatches: int | None = None
-    evaluate_every: float = 20.0
-    evaluate_aggregations: int | None = None
-    slot_timeout: float | None = None
-    max_staleness: int | None = None
+AHEAD = 64  # feature jobs handed out before their collection ends: the parts of a large fleet's table are not all kept
 
 
 class Kind(IntEnum):
@@ -53,6 +39,9 @@ class Kind(IntEnum):
     CRASH = 5  # a device loses its job
     LEAVE = 6
     RETURN = 7
+
+
+_FINISH, _EVALUATE = Kind.FINISH, Kind.EVALUATE  # looking a member up costs as much as pushing the entry
 
 
 @dataclass(slots=True)
@@ -80,8 +69,8 @@ class Gathering(State):
     tickets: list[int] = field(default_factory=list)
 
 
-class Simulation:
-    """Drives one method over one fleet. It is the `Server` its method talks to."""
+class Simulation(Engine):
+    """Drives one method over one simulated fleet."""
 
     def __init__(
         self,
@@ -100,37 +89,28 @@ class Simulation:
         emit: Callable[[Event], None],
         interrupt: Interrupt | None = None,
     ) -> None:
-        self.method = method
+        super().__init__(
+            method,
+            fleet.sizes,
+            executor,
+            initial,
+            seed=seed,
+            slots=slots,
+            limits=limits,
+            parameters=parameters,
+            epochs=epochs,
+            learning_rate=learning_rate,
+            emit=emit,
+        )
         self.fleet = fleet
-        self.executor = executor
-        self.initial = initial
-        self.seed = seed
-        self.slots = slots
-        self.limits = limits
-        self.parameters = parameters
-        self.epochs = epochs
-        self.learning_rate = learning_rate
         self.faults = faults or Faults()
-        self.outbox = Outbox(executor, emit)
-        self.emit = self.outbox.put
         self.interrupt = interrupt or (lambda: None)
-        self.sizes = fleet.sizes
-        self.horizon = FOREVER if limits.virtual_time is None else limits.virtual_time
-        self.idle = IdleSet(len(fleet), np.flatnonzero(fleet.sizes > 0))
+        self.horizon = FOREVER if limits.seconds is None else limits.seconds
         self.away: set[int] = set()
-        self.now = 0.0
-        self.version = 0
-        self.model = initial
-        self.ledger = Ledger()
-        self.selections = np.zeros(len(fleet), dtype=np.int64)
         self.flights: dict[int, Flight] = {}
         self.queue: list[tuple[float, int, int, Kind, Any]] = []
         self._serial = 0
-        self._streams: dict[str, Stream] = {}
-        self._score: Score | None = None  # of the version evaluated last
-        self._row: tuple[float, int] | None = None  # time and version of the last row written
-        # The same in every step, looked up once.
-        self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
+        self._features = np.zeros((len(fleet), 0), dtype=np.float32)
         self._faulty = bool(self.faults.loss or self.faults.corrupt or self.faults.slowdown)
 
     # The run
@@ -153,7 +133,7 @@ class Simulation:
             return False
         self.interrupt()
         time, _, _, kind, what = self.queue[0]
-        if kind is Kind.FINISH:
+        if kind is _FINISH:
             flight = self.flights.get(what)
             ticket = None if flight is None else flight.ticket
             weights = None if ticket is None else self.executor.result(ticket, self.interrupt)
@@ -162,18 +142,13 @@ class Simulation:
             if flight is not None:  # else cancelled, or its device left
                 self._end_job(flight, weights)
         else:
-            rows = self._received(what) if kind is Kind.FEATURES else None
+            rows = self._gathered(time, what) if kind is Kind.FEATURES else None
             heapq.heappop(self.queue)
             self.now = time
             self._handle(kind, what, rows)
-        self.outbox.flush()
+        if self.outbox.waiting:
+            self.outbox.flush()
         return True
-
-    def finish(self) -> None:
-        """The last evaluation; everything is recorded."""
-        if self._row != (self.now, self.version):
-            self._evaluate()
-        self.outbox.flush(wait=True)
 
     def run(self) -> None:
         """From time 0 to the end."""
@@ -194,7 +169,7 @@ class Simulation:
         elif kind is Kind.TIMEOUT:
             self._time_out(what)
         elif kind is Kind.FEATURES:
-            self._features(what, rows)
+            self._end_collection(what, rows)
         elif kind is Kind.TIMER:
             self.method.on_timer(self, what)
         elif kind is Kind.CRASH:
@@ -206,7 +181,7 @@ class Simulation:
 
     def _schedule_at(self, time: float, kind: Kind, what: Any) -> None:
         self._serial = serial = self._serial + 1
-        heapq.heappush(self.queue, (time, 1 if kind is Kind.EVALUATE else 0, serial, kind, what))
+        heapq.heappush(self.queue, (time, 1 if kind is _EVALUATE else 0, serial, kind, what))
 
     def _schedule_evaluation(self, number: int) -> None:
         if self.limits.evaluate_aggregations is None:
@@ -214,28 +189,16 @@ class Simulation:
 
     # Orders of the method
 
-    def random(self, purpose: str) -> Stream:
-        """See `Server.random`."""
-        if purpose not in self._streams:
-            self._streams[purpose] = Stream(seed64(self.seed, purpose))
-        return self._streams[purpose]
-
     def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
         """See `Server.dispatch`. Past ``max_dispatches`` nothing is sent any more."""
-        ledger = self.ledger
-        number = ledger.dispatches
-        if number >= self._most:
+        number = self._book_dispatch(device, weights)
+        if number is None:
             return None
-        self.idle.remove(device)
-        ledger.dispatches = number + 1
-        ledger.downloads += 1
-        ledger.bytes += weights.nbytes
-        self.selections[device] += 1
         work = 1.0 if objective.epochs is None else objective.epochs / self.epochs
         fate = self.faults.fate(number) if self._faulty else FINE
         if fate.stretch != 1.0:
             work *= fate.stretch
-            ledger.slowed += 1
+            self.ledger.slowed += 1
         now, version = self.now, self.version
         seconds, joules = self.fleet.job(device, work)
         flight = Flight(number, device, tag, version, weights, objective, now, seconds, joules, fate.corrupt)
@@ -253,7 +216,7 @@ class Simulation:
             end = self.now + fate.crash_at * flight.seconds
             self._schedule_at(end, Kind.CRASH, number)
         elif end < FOREVER:
-            self._schedule_at(end, Kind.FINISH, number)
+            self._schedule_at(end, _FINISH, number)
         timeout = self.limits.slot_timeout
         late = timeout is not None and end > self.now + timeout
         if timeout is not None and late:
@@ -283,28 +246,17 @@ class Simulation:
             self.ledger.joules += flight.joules * min(1.0, (self.now - flight.started) / flight.seconds)
         return flight
 
-    def publish(self, weights: Weights, /, **facts: Any) -> None:
-        """See `Server.publish`."""
-        self.model = weights
-        self.version += 1
-        self.emit(Published(self.now, self.version, facts))
-        every = self.limits.evaluate_aggregations
-        if every is not None and self.version % every == 0:
-            self._evaluate()
-
     def set_timer(self, delay: float, name: str) -> None:
         """See `Server.set_timer`."""
         self._schedule_at(self.now + delay, Kind.TIMER, name)
-
-    def note(self, kind: str, /, **facts: Any) -> None:
-        """See `Server.note`."""
-        self.emit(Noted(self.now, kind, facts))
 
     def collect_features(
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
         """See `Server.collect_features`. Devices answer beside their training; one event marks the last answer."""
-        asked = np.setdiff1d(np.flatnonzero(self.sizes > 0), list(self.away))
+        here = self.sizes > 0
+        here[list(self.away)] = False
+        asked = np.flatnonzero(here)
         self.ledger.feature_downloads += len(asked)
         self.ledger.bytes += len(asked) * weights.nbytes
         seconds = np.zeros(len(asked)) if instant else self.fleet.collection_seconds()[asked]
@@ -317,47 +269,24 @@ class Simulation:
 
     def _submit_features(self, end: float, what: Gathering) -> None:
         if what.needed:
-            jobs = (FeatureJob(what.weights, what.feature, devices) for devices in self.executor.feature_chunks)
-            what.tickets = [self.executor.submit(job, end) for job in jobs]
+            chunks = self.executor.feature_chunks[:AHEAD]
+            what.tickets = [self._submit_chunk(end, what, devices) for devices in chunks]
+
+    def _submit_chunk(self, end: float, what: Gathering, devices: range) -> int:
+        return self.executor.submit(FeatureJob(what.weights, what.feature, devices), end)
 
     # Events
 
     def _end_job(self, flight: Flight, weights: Weights | None) -> None:
-        number, device, version = flight.number, flight.device, flight.version
-        del self.flights[number]
-        ledger = self.ledger
-        ledger.joules += flight.joules
-        self.idle.add(device)
+        del self.flights[flight.number]
+        self.ledger.joules += flight.joules
+        self.idle.add(flight.device)
         if flight.abandoned:
-            self.method.on_idle(self, device)
+            self.method.on_idle(self, flight.device)
             return
         if weights is None:
             weights = _corrupted(flight.weights, flight.corrupt)
-        ledger.uploads += 1
-        ledger.bytes += weights.nbytes
-        problem = self._problem(flight, weights)
-        if problem is not None:
-            self._lose(flight, problem)
-            return
-        staleness = self.version - version
-        ledger.staleness[staleness] += 1
-        self.emit(Uploaded(self.now, number, device, flight.tag, version, staleness))
-        rate = self.learning_rate * flight.objective.lr_scale
-        self.method.on_upload(self, Upload(flight, weights, self.sizes.item(device), rate, flight.seconds))
-
-    def _problem(self, job: Job, weights: Weights) -> LossReason | None:
-        """The shared rules for what a method never gets to see."""
-        if weights.shape != job.weights.shape:
-            return "rejected"
-        if not math.isfinite(weights.dot(weights)) and not np.isfinite(weights).all():  # the first is quick
-            return "rejected"
-        stale = self.limits.max_staleness
-        return "stale" if stale is not None and self.version - job.version > stale else None
-
-    def _lose(self, job: Job, reason: LossReason) -> None:
-        self.ledger.losses[reason] += 1
-        self.emit(Lost(self.now, job.number, job.device, job.tag, reason))
-        self.method.on_loss(self, job, reason)
+        self._take_upload(flight, weights, flight.seconds)
 
     def _time_out(self, number: int) -> None:
         flight = self.flights.get(number)
@@ -397,74 +326,53 @@ class Simulation:
         self.idle.add(device)
         self.method.on_idle(self, device)
 
-    def _received(self, gathering: Gathering) -> npt.NDArray[np.float32]:
-        """One row per device, filled part by part: of a large fleet's features there is no second copy."""
-        rows = np.zeros((len(self.fleet), 0), dtype=np.float32)
-        for devices, ticket in zip(self.executor.feature_chunks, gathering.tickets, strict=True):
-            part = self.executor.result(ticket, self.interrupt)
-            if part.shape[1]:  # else none of these devices has samples
-                if not rows.shape[1]:
-                    rows = np.zeros((len(self.fleet), part.shape[1]), dtype=np.float32)
-                rows[devices.start : devices.stop] = part
-        return rows
+    def _gathered(self, end: float, what: Gathering) -> npt.NDArray[np.float32]:
+        """One row per device. The new table overwrites the old one part by part, so that a large fleet's features are
+        in memory once; from the first overwritten row on there is no interrupt."""
+        chunks = self.executor.feature_chunks if what.needed else []
+        tickets = deque(what.tickets)
+        for i, devices in enumerate(chunks):
+            part = self.executor.result(tickets.popleft(), self.interrupt if i == 0 else None)
+            if i + AHEAD < len(chunks):
+                tickets.append(self._submit_chunk(end, what, chunks[i + AHEAD]))
+            if part.shape[1] > self._features.shape[1]:  # the first of them; 0: none of these devices has samples
+                # torch's memory is aligned: the method's sums over it have the same bits in every run
+                self._features = torch.zeros((len(self.fleet), part.shape[1])).numpy()
+            self._features[devices.start : devices.stop] = part if part.shape[1] else 0.0
+        return self._features
 
-    def _features(self, gathering: Gathering, rows: npt.NDArray[np.float32]) -> None:
+    def _end_collection(self, gathering: Gathering, rows: npt.NDArray[np.float32]) -> None:
         width = rows.shape[1]
         answered = np.zeros(len(rows), dtype=bool)
         answered[gathering.asked] = True
         answered[gathering.missing] = False
-        rows[~answered] = 0.0
+        if not answered.all():
+            rows[~answered] = 0.0
         count = int(answered.sum())
         self.ledger.feature_uploads += count
         self.ledger.bytes += count * width * FEATURE_BYTES
-        self.ledger.joules += float(self.fleet.collection_joules()[gathering.asked].sum())
+        self.ledger.joules += self.fleet.collection_joules(gathering.asked)
         self.emit(Collection(self.now, "end", count, len(gathering.missing)))
         self.method.on_features(self, rows)
-
-    def _evaluate(self) -> None:
-        if self._score is None or self._score.version != self.version:
-            self._score = Score(self.version)
-            self._score.begin(self.executor, self.model, self.now)
-        self._row = self.now, self.version
-        self.outbox.put_row(self.now, self._score, self.ledger)
 
     # State
 
     def state(self) -> dict[str, Any]:
-        """Everything needed to go on from here; between two steps only. Waits for evaluations under way."""
-        self.outbox.flush(wait=True)
-        assert self._score is not None
-        method = {name: value for name, value in attributes(self.method).items() if name != "parameters"}
-        return {
-            "now": self.now,
-            "version": self.version,
-            "model": self.model,
-            "idle": self.idle,
+        """See `Engine.state`: with the queue and the jobs in flight."""
+        return super().state() | {
             "away": sorted(self.away),
-            "ledger": self.ledger,
-            "selections": self.selections,
             "flights": self.flights,
             "queue": [(time, rank, serial, int(kind), what) for time, rank, serial, kind, what in self.queue],
             "serial": self._serial,
-            "streams": {purpose: stream.counter for purpose, stream in self._streams.items()},
-            "score": (self._score.version, self._score.value),
-            "row": self._row,
-            "method": method,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from `state`: jobs that were under way are handed out again, with the same results."""
-        self.now, self.version, self.model = state["now"], state["version"], state["model"]
-        self.idle, self.ledger, self.selections = state["idle"], state["ledger"], state["selections"]
+        super().restore(state)
         self.away = set(state["away"])
         self.flights = state["flights"]
         self.queue = [(time, rank, serial, Kind(kind), what) for time, rank, serial, kind, what in state["queue"]]
         self._serial = state["serial"]
-        for purpose, counter in state["streams"].items():
-            self.random(purpose).counter = counter
-        self._score = Score(*state["score"])
-        self._row = state["row"]
-        vars(self.method).update(state["method"])
         for flight in self.flights.values():
             if flight.needed:
                 self._submit_training(flight)
@@ -476,6 +384,3 @@ class Simulation:
 def _corrupted(weights: Weights, how: str | None) -> Weights:
     """What a faulty device sends."""
     return np.full_like(weights, np.nan) if how == "nan" else np.zeros(weights.size + 1, dtype=np.float32)
-
-
-__all__ = ["Absence", "Faults", "Flight", "Gathering", "Kind", "Limits", "Simulation"]

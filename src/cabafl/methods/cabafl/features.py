@@ -11,6 +11,7 @@ from cabafl.methods.base import Floats, Ints
 from cabafl.state import State
 
 _ROWS = 256  # rows turned into float64 at a time, so that no second table is made
+_BLOCK = 8192  # candidates rated at a time, for the same reason
 
 
 def dot(a: Floats, b: Floats) -> float:
@@ -39,8 +40,7 @@ class FeatureTable(State):
 
     def replace(self, rows: npt.NDArray[np.float32]) -> None:
         """A completed collection takes the place of the old one, for all traces at once."""
-        self.rows = torch.zeros((0, 0))  # the old table goes before the new one is copied
-        self.rows = torch.from_numpy(rows).clone()
+        self.rows = torch.from_numpy(rows)  # no copy: it stays as it is until the next collection
         self._derive()
 
     def _derive(self) -> None:
@@ -71,12 +71,28 @@ class FeatureTable(State):
     def similarity_with(self, trace: Sequence[int], candidates: Ints) -> Floats:
         """`similarity` of the trace extended by each candidate in turn; one matrix-vector product for all of them."""
         base = self.of_trace(trace)
-        vector = torch.tensor(base, dtype=torch.float32)
-        if 2 * len(candidates) < len(self.rows):
-            crossed = self.rows.index_select(0, torch.from_numpy(candidates)).mv(vector).numpy()
-        else:
-            crossed = self.rows.mv(vector).numpy()[candidates]
-        dots = self.products[candidates] + dot(self.total, base)
-        squares = self.squares[candidates] + 2.0 * crossed.astype(np.float64) + dot(base, base)
-        norms = math.sqrt(dot(self.total, self.total)) * np.sqrt(np.maximum(squares, 0.0))
-        return np.divide(dots, norms, out=np.zeros(len(candidates)), where=norms > 0)
+        crossed = self._times(torch.tensor(base, dtype=torch.float32), candidates)
+        constants = dot(self.total, base), dot(base, base), math.sqrt(dot(self.total, self.total))
+        similarity = np.zeros(len(candidates))
+        for start in range(0, len(candidates), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            self._cosines(candidates[part], crossed[part], *constants, out=similarity[part])
+        return similarity
+
+    def _times(self, vector: torch.Tensor, candidates: Ints) -> npt.NDArray[np.float32]:
+        """The candidates' rows times a vector."""
+        if 2 * len(candidates) >= len(self.rows):
+            every: npt.NDArray[np.float32] = self.rows.mv(vector).numpy()
+            return every[candidates]
+        chosen = np.empty(len(candidates), dtype=np.float32)
+        for start in range(0, len(candidates), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            chosen[part] = self.rows.index_select(0, torch.from_numpy(candidates[part])).mv(vector).numpy()
+        return chosen
+
+    def _cosines(
+        self, some: Ints, crossed: npt.NDArray[np.float32], dots: float, square: float, norm: float, out: Floats
+    ) -> None:
+        squares = self.squares[some] + 2.0 * crossed.astype(np.float64) + square
+        norms = norm * np.sqrt(np.maximum(squares, 0.0))
+        np.divide(self.products[some] + dots, norms, out=out, where=norms > 0)

@@ -71,10 +71,10 @@ def size_variances(sizes: Floats, slot: int, added: Floats) -> Floats:
     One value per entry of ``added``, in closed form: the mean of normalised sizes is always 1/K.
     """
     slots = len(sizes)
-    grown = sizes[slot] + added
-    square = dot(sizes, sizes) - sizes[slot] ** 2 + grown**2
-    total = float(sizes.sum()) + added
-    variances: Floats = square / total**2 / slots - 1.0 / slots**2
+    rest = dot(sizes, sizes) - sizes[slot] ** 2
+    variances: Floats = (rest + (sizes[slot] + added) ** 2) / (float(sizes.sum()) + added) ** 2
+    variances /= slots
+    variances -= 1.0 / slots**2
     return variances
 
 

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cabafl.engine.ledger import Ledger
 from cabafl.execution.base import EvaluateJob, Executor
 from cabafl.methods.base import Weights
 from cabafl.recording.events import Evaluated, Event
-from cabafl.simulation.ledger import Ledger
 
 PENDING_LIMIT = 16  # evaluations that may be under way before the engine waits for the oldest
 
@@ -50,13 +50,13 @@ class Outbox:
     def __init__(self, executor: Executor, emit: Callable[[Event], None]) -> None:
         self._executor = executor
         self._emit = emit
-        self._queue: deque[Event | _PendingRow] = deque()
+        self.waiting: deque[Event | _PendingRow] = deque()  # the first is a row under way
         self._pending = 0
 
     def put(self, event: Event) -> None:
         """An event of now."""
-        if self._queue:
-            self._queue.append(event)
+        if self.waiting:
+            self.waiting.append(event)
         else:
             self._emit(event)
 
@@ -70,19 +70,19 @@ class Outbox:
             ledger.bytes,
             ledger.joules,
         )
-        self._queue.append(_PendingRow(time, score, totals))
+        self.waiting.append(_PendingRow(time, score, totals))
         self._pending += 1
         self.flush(wait=self._pending > PENDING_LIMIT)
 
     def flush(self, wait: bool = False) -> None:
         """Sends on what is complete; with ``wait`` everything, however long it takes."""
-        while self._queue:
-            entry = self._queue[0]
+        while self.waiting:
+            entry = self.waiting[0]
             if isinstance(entry, _PendingRow):
                 if not (wait or entry.score.ready(self._executor)):
                     return
                 accuracy, loss = entry.score.get(self._executor)
                 entry = Evaluated(entry.time, entry.score.version, accuracy, loss, *entry.totals)
                 self._pending -= 1
-            self._queue.popleft()
+            self.waiting.popleft()
             self._emit(entry)

@@ -1,6 +1,7 @@
 """The set of idle devices."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,26 @@ class IdleSet(State):
         self._place = np.full(devices, -1, dtype=np.int64)
         self._place[members] = np.arange(len(members))
         self._count = len(members)
+        self._views()
+
+    def _views(self) -> None:
+        """The same memory, with cheaper access to one entry."""
+        self._id, self._at = self._ids.data, self._place.data
+
+    def state(self) -> dict[str, Any]:
+        """For checkpoints."""
+        return {"ids": self._ids, "place": self._place, "count": self._count}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The reverse of `state`."""
+        self._ids, self._place, self._count = state["ids"], state["place"], state["count"]
+        self._views()
 
     def __len__(self) -> int:
         return self._count
 
     def __contains__(self, device: int) -> bool:
-        return self._place.item(device) >= 0
+        return self._at[device] >= 0
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.array().tolist())
@@ -41,31 +56,32 @@ class IdleSet(State):
 
     def add(self, device: int) -> None:
         """A device becomes idle; it must not be already."""
-        if device in self:
+        count = self._count
+        if self._at[device] >= 0:
             raise RuntimeError(f"device {device} is idle already")
-        self._ids[self._count] = device
-        self._place[device] = self._count
-        self._count += 1
+        self._id[count] = device
+        self._at[device] = count
+        self._count = count + 1
 
     def remove(self, device: int) -> None:
         """A device is taken."""
-        place = self._place.item(device)
+        place = self._at[device]
         if place < 0:
             raise RuntimeError(f"device {device} is not idle")
-        self._count -= 1
-        last = self._ids.item(self._count)
-        self._ids[place] = last
-        self._place[last] = place
-        self._place[device] = -1
+        self._count = count = self._count - 1
+        last = self._id[count]
+        self._id[place] = last
+        self._at[last] = place
+        self._at[device] = -1
 
     def draw(self, random: Random, without: int | None = None) -> int:
         """One member, uniformly; ``without`` is left out while there is another."""
         if without is None or self._count == 1 or without not in self:
-            return self._ids.item(random.below(self._count))
+            return self._id[random.below(self._count)]
         place = random.below(self._count - 1)
-        return self._ids.item(place if place < self._place.item(without) else place + 1)
+        return self._id[place if place < self._at[without] else place + 1]
 
     def draw_many(self, random: Random, k: int) -> list[int]:
         """Up to ``k`` distinct members."""
         places = random.distinct(self._count, min(k, self._count))
-        return [self._ids.item(place) for place in places]
+        return [self._id[place] for place in places]

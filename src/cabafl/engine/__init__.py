@@ -1,0 +1,1 @@
+"""What both engines share: the server a method talks to, whatever its clock."""

@@ -1,0 +1,205 @@
+"""The server side of the contract, as far as it does not depend on the clock.
+
+It keeps the books (versions, costs, who is idle), applies the rules all methods share to every upload, and keeps the
+record. `simulation.engine` adds virtual time and simulated devices.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cabafl.engine.idle import IdleSet
+from cabafl.engine.ledger import Ledger
+from cabafl.engine.outbox import Outbox, Score
+from cabafl.execution.base import Executor
+from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
+from cabafl.recording.events import Event, Lost, Noted, Published, Uploaded
+from cabafl.rng import Stream, seed64
+from cabafl.state import attributes
+
+FOREVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When the run ends, when it is looked at, and the rules all methods share. Times on the engine's clock."""
+
+    seconds: float | None = 1200.0
+    max_dispatches: int | None = None
+    evaluate_every: float = 20.0
+    evaluate_aggregations: int | None = None
+    slot_timeout: float | None = None
+    max_staleness: int | None = None
+
+
+class Engine(ABC):
+    """Drives one method. It is the `Server` its method talks to; a subclass sends jobs out and serves events."""
+
+    def __init__(
+        self,
+        method: Method,
+        sizes: Ints,
+        executor: Executor,
+        initial: Weights,
+        *,
+        seed: int,
+        slots: int,
+        limits: Limits,
+        parameters: int,
+        epochs: int,
+        learning_rate: float,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.method = method
+        self.sizes = sizes
+        self.executor = executor
+        self.initial = initial
+        self.seed = seed
+        self.slots = slots
+        self.limits = limits
+        self.parameters = parameters
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.outbox = Outbox(executor, emit)
+        self.emit = self.outbox.put
+        self.idle = IdleSet(len(sizes), np.flatnonzero(sizes > 0))
+        self.now = 0.0
+        self.version = 0
+        self.model = initial
+        self.ledger = Ledger()
+        self.selections = np.zeros(len(sizes), dtype=np.int64)
+        self._streams: dict[str, Stream] = {}
+        self._score: Score | None = None  # of the version evaluated last
+        self._row: tuple[float, int] | None = None  # time and version of the last row written
+        self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
+
+    # Orders of the method
+
+    def random(self, purpose: str) -> Stream:
+        """See `Server.random`."""
+        if purpose not in self._streams:
+            self._streams[purpose] = Stream(seed64(self.seed, purpose))
+        return self._streams[purpose]
+
+    def publish(self, weights: Weights, /, **facts: Any) -> None:
+        """See `Server.publish`."""
+        self.model = weights
+        self.version += 1
+        self.emit(Published(self.now, self.version, facts))
+        every = self.limits.evaluate_aggregations
+        if every is not None and self.version % every == 0:
+            self._evaluate()
+
+    def note(self, kind: str, /, **facts: Any) -> None:
+        """See `Server.note`."""
+        self.emit(Noted(self.now, kind, facts))
+
+    @abstractmethod
+    def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
+        """See `Server.dispatch`."""
+
+    @abstractmethod
+    def cancel(self, job: int) -> None:
+        """See `Server.cancel`."""
+
+    @abstractmethod
+    def set_timer(self, delay: float, name: str) -> None:
+        """See `Server.set_timer`."""
+
+    @abstractmethod
+    def collect_features(
+        self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
+    ) -> None:
+        """See `Server.collect_features`."""
+
+    # The books
+
+    def _book_dispatch(self, device: int, weights: Weights) -> int | None:
+        """The number of a new job, or None past ``max_dispatches``."""
+        ledger = self.ledger
+        number = ledger.dispatches
+        if number >= self._most:
+            return None
+        self.idle.remove(device)
+        ledger.dispatches = number + 1
+        ledger.downloads += 1
+        ledger.bytes += weights.nbytes
+        self.selections[device] += 1
+        return number
+
+    def _take_upload(self, job: Job, weights: Weights, seconds: float) -> None:
+        """The method gets to see an upload, or hears that it was refused."""
+        ledger = self.ledger
+        ledger.uploads += 1
+        ledger.bytes += weights.nbytes
+        problem = self._problem(job, weights)
+        if problem is not None:
+            self._lose(job, problem)
+            return
+        device, version = job.device, job.version
+        staleness = self.version - version
+        ledger.staleness[staleness] += 1
+        self.emit(Uploaded(self.now, job.number, device, job.tag, version, staleness))
+        rate = self.learning_rate * job.objective.lr_scale
+        self.method.on_upload(self, Upload(job, weights, self.sizes.item(device), rate, seconds))
+
+    def _problem(self, job: Job, weights: Weights) -> LossReason | None:
+        """The shared rules for what a method never gets to see."""
+        if weights.shape != job.weights.shape:
+            return "rejected"
+        if not math.isfinite(weights.dot(weights)) and not np.isfinite(weights).all():  # the first is quick
+            return "rejected"
+        stale = self.limits.max_staleness
+        return "stale" if stale is not None and self.version - job.version > stale else None
+
+    def _lose(self, job: Job, reason: LossReason) -> None:
+        self.ledger.losses[reason] += 1
+        self.emit(Lost(self.now, job.number, job.device, job.tag, reason))
+        self.method.on_loss(self, job, reason)
+
+    def _evaluate(self) -> None:
+        if self._score is None or self._score.version != self.version:
+            self._score = Score(self.version)
+            self._score.begin(self.executor, self.model, self.now)
+        self._row = self.now, self.version
+        self.outbox.put_row(self.now, self._score, self.ledger)
+
+    def finish(self) -> None:
+        """The last evaluation; everything is recorded."""
+        if self._row != (self.now, self.version):
+            self._evaluate()
+        self.outbox.flush(wait=True)
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on from here; between two steps only. Waits for evaluations under way."""
+        self.outbox.flush(wait=True)
+        assert self._score is not None
+        method = {name: value for name, value in attributes(self.method).items() if name != "parameters"}
+        return {
+            "now": self.now,
+            "version": self.version,
+            "model": self.model,
+            "idle": self.idle,
+            "ledger": self.ledger,
+            "selections": self.selections,
+            "streams": {purpose: stream.counter for purpose, stream in self._streams.items()},
+            "score": (self._score.version, self._score.value),
+            "row": self._row,
+            "method": method,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from `state`."""
+        self.now, self.version, self.model = state["now"], state["version"], state["model"]
+        self.idle, self.ledger, self.selections = state["idle"], state["ledger"], state["selections"]
+        for purpose, counter in state["streams"].items():
+            self.random(purpose).counter = counter
+        self._score = Score(*state["score"])
+        self._row = state["row"]
+        vars(self.method).update(state["method"])
