@@ -75,6 +75,7 @@ class Engine(ABC):
         self._streams: dict[str, Stream] = {}
         self._score: Score | None = None  # of the version evaluated last
         self._row: tuple[float, int] | None = None  # time and version of the last row written
+        self._size, self._selected = sizes.data, self.selections.data  # the same memory, cheaper to look at one entry
         self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
 
     # Orders of the method
@@ -128,7 +129,7 @@ class Engine(ABC):
         ledger.dispatches = number + 1
         ledger.downloads += 1
         ledger.bytes += weights.nbytes
-        self.selections[device] += 1
+        self._selected[device] += 1
         return number
 
     def _take_upload(self, job: Job, weights: Weights, seconds: float) -> None:
@@ -145,7 +146,7 @@ class Engine(ABC):
         ledger.staleness[staleness] += 1
         self.emit(Uploaded(self.now, job.number, device, job.tag, version, staleness))
         rate = self.learning_rate * job.objective.lr_scale
-        self.method.on_upload(self, Upload(job, weights, self.sizes.item(device), rate, seconds))
+        self.method.on_upload(self, Upload(job, weights, self._size[device], rate, seconds))
 
     def _problem(self, job: Job, weights: Weights) -> LossReason | None:
         """The shared rules for what a method never gets to see."""
@@ -198,6 +199,7 @@ class Engine(ABC):
         """Goes on from `state`."""
         self.now, self.version, self.model = state["now"], state["version"], state["model"]
         self.idle, self.ledger, self.selections = state["idle"], state["ledger"], state["selections"]
+        self._selected = self.selections.data
         for purpose, counter in state["streams"].items():
             self.random(purpose).counter = counter
         self._score = Score(*state["score"])

@@ -10,6 +10,24 @@ from typing import Any, NamedTuple
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make a new one for every line
 
 
+class _Stamp:
+    """The text of an instant. An upload and the dispatch that follows it share theirs, so the last one is kept."""
+
+    __slots__ = ("_text", "_time")
+
+    def __init__(self) -> None:
+        self._time: float | None = None
+        self._text = ""
+
+    def __call__(self, time: float) -> str:
+        if time is not self._time:
+            self._time, self._text = time, repr(time)
+        return self._text
+
+
+_stamp = _Stamp()
+
+
 def _encoded(**facts: Any) -> str:
     return _ENCODER.encode(facts)
 
@@ -28,7 +46,7 @@ class Dispatched(NamedTuple):
         """JSON."""
         t, job, device, tag, version, due = self
         return (
-            f'{{"t":{t!r},"event":"dispatch","job":{job},"device":{device},"slot":{tag},'
+            f'{{"t":{_stamp(t)},"event":"dispatch","job":{job},"device":{device},"slot":{tag},'
             f'"version":{version},"due":{due!r}}}'
         )
 
@@ -47,7 +65,7 @@ class Uploaded(NamedTuple):
         """JSON."""
         t, job, device, tag, version, staleness = self
         return (
-            f'{{"t":{t!r},"event":"upload","job":{job},"device":{device},"slot":{tag},'
+            f'{{"t":{_stamp(t)},"event":"upload","job":{job},"device":{device},"slot":{tag},'
             f'"version":{version},"staleness":{staleness}}}'
         )
 
