@@ -1,6 +1,7 @@
 """A scripted world for the real engine: device times, training results and random picks are given by the test."""
 
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from cabafl.engine.idle import IdleSet
 from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt, TrainJob
 from cabafl.fleet import Faults, Fleet
 from cabafl.learning.evaluation import Score
+from cabafl.learning.task import Trained
 from cabafl.methods.base import Method, Random, Weights
 from cabafl.recording.events import Dispatched, Event, Lost, Noted, Published
 from cabafl.simulation.engine import Simulation
@@ -29,6 +31,21 @@ def fleet(seconds: Sequence[float], sizes: Sequence[int] | None = None) -> Fleet
     zeros = np.zeros(n)
     samples = np.ones(n, dtype=np.int64) if sizes is None else np.array(sizes, dtype=np.int64)
     return Fleet(samples, np.array(seconds, dtype=np.float64), zeros, 0.0, zeros, zeros, zeros)
+
+
+class _Timetable(Fleet):
+    """A fleet whose devices take a given time for each of their jobs."""
+
+    def job(self, device: int, work: float = 1.0) -> tuple[float, float]:
+        return self.timetable[device].pop(0), 0.0  # type: ignore[attr-defined]
+
+
+def timetable(seconds: Mapping[int, Sequence[float]], sizes: Sequence[int] | None = None) -> Fleet:
+    """Devices with a given time for each of their jobs, in order; a job beyond the list fails the test."""
+    plain = fleet([1.0] * len(seconds), sizes)
+    made = _Timetable(**{f.name: getattr(plain, f.name) for f in dataclasses.fields(plain) if f.init})
+    object.__setattr__(made, "timetable", {device: list(times) for device, times in seconds.items()})
+    return made
 
 
 class ScriptedExecutor:
@@ -55,7 +72,8 @@ class ScriptedExecutor:
         job = self.jobs[ticket]
         if isinstance(job, TrainJob):
             self.trained.append(job)
-            return self.train(job)
+            made = self.train(job)
+            return made if isinstance(made, Trained) else Trained(made)
         if isinstance(job, EvaluateJob):
             return Score(0, 0.0, 1)
         return self.table.copy()

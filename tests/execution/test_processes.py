@@ -138,7 +138,7 @@ def test_urgent_jobs_come_first_and_discarded_ones_not_at_all() -> None:
         executor.result(urgent)
         assert not executor.done(tickets[2])  # two were in the worker's places already, the rest waited
         executor.result(tickets[5])
-        assert executor.result(tickets[2]).shape == weights.shape
+        assert executor.result(tickets[2]).weights.shape == weights.shape
 
 
 def test_automatic_number_of_workers() -> None:

@@ -157,13 +157,29 @@ def task(samples: int = 60, devices: int = 4) -> Task:
 def test_a_job_depends_on_its_number_device_and_weights_only() -> None:
     work = task()
     start = work.model.save()
-    first = work.train(7, 2, start, None, 1.0, 0.0)
+    first = work.train(7, 2, start, None, 1.0, 0.0).weights
     work.train(8, 3, first, None, 1.0, 0.0)
     work.evaluate(first, 0)
-    np.testing.assert_array_equal(work.train(7, 2, start, None, 1.0, 0.0), first)
-    assert not np.array_equal(work.train(9, 2, start, None, 1.0, 0.0), first)
-    assert not np.array_equal(work.train(7, 2, start, 1, 1.0, 0.0), first)
-    assert not np.array_equal(work.train(7, 2, start, None, 0.5, 0.0), first)
+    np.testing.assert_array_equal(work.train(7, 2, start, None, 1.0, 0.0).weights, first)
+    assert not np.array_equal(work.train(9, 2, start, None, 1.0, 0.0).weights, first)
+    assert not np.array_equal(work.train(7, 2, start, 1, 1.0, 0.0).weights, first)
+    assert not np.array_equal(work.train(7, 2, start, None, 0.5, 0.0).weights, first)
+
+
+def test_a_job_tells_its_training_loss_only_when_asked() -> None:
+    work = task()
+    start = work.model.save()
+    x, y = work.gather(work.partition.device(2))
+    settings = LocalTraining(epochs=1, batch_size=len(y), report_loss=True)
+    work.model.load(start)
+    work.model.network.train()
+    expected = settings.loss(work.model.network(x), y).item()
+    work.settings = settings
+    told = work.train(7, 2, start, None, 1.0, 0.0, report_loss=True)
+    assert told.loss == pytest.approx(expected, rel=1e-6)  # one batch: the loss before the only step
+    silent = work.train(7, 2, start, None, 1.0, 0.0)
+    assert silent.loss is None
+    np.testing.assert_array_equal(silent.weights, told.weights)
 
 
 def test_features_of_a_device_do_not_depend_on_the_chunk_and_empty_devices_have_none() -> None:

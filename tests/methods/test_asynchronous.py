@@ -58,12 +58,26 @@ def test_fedasync_trace(parameters: dict[str, Any], alphas: list[float], models:
     assert all(job.prox == 0.01 for job in world.executor.trained)
 
 
-def test_fedasync_staleness_functions() -> None:
-    polynomial = FedAsync(FedAsyncParameters(function="polynomial"))
-    expected = [1, 0.7071067812, 0.5773502692, 0.5, 0.4472135955]
-    assert [polynomial.factor(d) for d in range(5)] == pytest.approx(expected, rel=1e-9)
-    hinge = FedAsync(FedAsyncParameters(function="hinge", a=10.0, b=4.0))
-    assert [hinge.factor(d) for d in (0, 4, 5, 6, 10)] == pytest.approx([1, 1, 1 / 11, 1 / 21, 1 / 61], rel=1e-12)
+@pytest.mark.parametrize(
+    ("parameters", "staleness", "factor"),
+    [({"function": "polynomial"}, d, (d + 1) ** -0.5) for d in range(5)]
+    + [({"function": "hinge", "a": 10.0, "b": 4.0}, d, f) for d, f in ((0, 1), (4, 1), (5, 1 / 11), (6, 1 / 21))]
+    + [({"function": "hinge", "a": 10.0, "b": 4.0}, 10, 1 / 61)],
+)
+def test_fedasync_staleness_functions(parameters: dict[str, Any], staleness: int, factor: float) -> None:
+    """While device 1 is under way, device 0 makes ``staleness`` new versions."""
+    world = World(
+        FedAsync(FedAsyncParameters(alpha=0.6, staleness_offset=0, **parameters)),
+        fleet([1.0, staleness + 0.5]),
+        lambda job: job.weights,
+        initial=vector(0),
+        slots=2,
+        limits=Limits(seconds=staleness + 0.5),
+        picks=[0, 1],
+    ).run()
+    last = world.aggregations()[-1].facts
+    assert last["staleness"] == staleness
+    assert last["weights"][1] == pytest.approx(0.6 * factor, rel=1e-6)
 
 
 def test_fedasync_rejects_an_alpha_outside_of_its_range() -> None:
@@ -133,47 +147,75 @@ def test_ca2fl_same_device_twice_in_a_buffer() -> None:
         np.testing.assert_allclose(world.published[0], [expected], rtol=1e-6)
 
 
-def gitfl_world(seconds: list[float], picks_until: float, train: Any) -> World:
-    return World(
-        GitFL(GitFLParameters()),
-        fleet(seconds),
-        train,
-        initial=vector(0, 0),
+TARGETS = {0: (1.0, 0.0), 1: (0.0, 1.0), 2: (2.0, 2.0)}  # the branches of the worked example, by device
+
+
+def gitfl_example(seconds: list[float], last: int, until: float) -> World:
+    """Three branches, each on a device of its own. All uploads but the last one are such that the branch, after its
+    pull, is the example's; the last is the example's branch itself."""
+    method = GitFL(GitFLParameters())
+    left = {0: 4, 1: 2, 2: 3}
+
+    def train(job: TrainJob) -> Any:
+        left[job.device] -= 1
+        target = np.array(TARGETS[job.device])
+        if job.device == last and left[job.device] == 0:
+            return vector(*target)
+        branch = world.engine.flights[job.number].tag
+        versions = np.array(method.versions, dtype=np.float64)
+        versions[branch] += 1
+        share = versions / versions.sum()
+        others = sum(share[i] * method.branches[i].astype(np.float64) for i in range(3) if i != branch)
+        keep = max(10 + versions[branch] - versions.mean(), 2.0)
+        return (((1 + keep) * target - others) / (share[branch] + keep)).astype(np.float32)
+
+    world = World(method, fleet(seconds), train, initial=vector(0, 0), slots=3, limits=Limits(seconds=until))
+    return world.run()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "last", "until", "pulled"),
+    [
+        ([10.0, 19.0, 13.0], 0, 40.0, (1.0092593, 0.0740741)),
+        ([9.5, 20.0, 13.0], 1, 40.0, (0.1111111, 0.9888889)),
+        ([9.5, 19.0, 13.0], 2, 39.0, (1.9191919, 1.8989899)),
+    ],
+)
+def test_gitfl_merge_and_pull(seconds: list[float], last: int, until: float, pulled: tuple[float, float]) -> None:
+    world = gitfl_example(seconds, last, until)
+    np.testing.assert_allclose(world.published[-1], (1.1111111, 0.8888889), rtol=1e-6)
+    sent = next(flight for flight in world.engine.flights.values() if flight.device == last)
+    np.testing.assert_allclose(sent.weights, pulled, rtol=1e-6)
+    assert sorted(world.aggregations()[-1].facts["weights"]) == pytest.approx([2 / 9, 3 / 9, 4 / 9])
+
+
+@pytest.mark.parametrize(
+    ("version", "device", "reward"),
+    [(4, 0, -0.0833333), (4, 1, 0.0), (4, 2, 0.0833333), (2, 0, 0.0833333), (2, 1, 0.0), (2, 2, -0.0833333)],
+)
+def test_gitfl_reward_of_the_device_that_is_chosen(version: int, device: int, reward: float) -> None:
+    """From the state of the worked example but for one upload, which the engine then delivers: the only idle device is
+    the one that sent it, and the recorded reward is its own."""
+    seconds = [10.0, 20.0, 30.0]
+    method = GitFL(GitFLParameters())
+    world = World(
+        method,
+        fleet([t if d == device else 99.0 for d, t in enumerate(seconds)]),
+        lambda job: job.weights,
+        initial=vector(0),
         slots=3,
-        limits=Limits(seconds=picks_until),
+        limits=Limits(seconds=seconds[device]),
     )
-
-
-def test_gitfl_merge_pull_and_rewards() -> None:
-    """The state of the worked example, then one upload of branch 0 through the engine."""
-    world = gitfl_world([10.0, 20.0, 30.0], 10.0, lambda job: vector(1, 0))
-    method = world.engine.method
-    assert isinstance(method, GitFL)
     world.engine.start()
-    first = next(flight for flight in world.engine.flights.values() if flight.device == 0)
-    branch = first.tag
-    others = [tag for tag in range(3) if tag != branch]
-    method.versions = [0, 0, 0]
-    method.versions[branch], method.versions[others[0]], method.versions[others[1]] = 3, 2, 3
-    method.branches[others[0]], method.branches[others[1]] = vector(0, 1), vector(2, 2)
+    branch = next(flight.tag for flight in world.engine.flights.values() if flight.device == device)
+    others = [v for v in (4, 2, 3) if v != version]
+    method.versions = [version - 1 if tag == branch else others.pop() for tag in range(3)]
+    method.uploads[:], method.seconds[:], method.selected[:] = 1, seconds, (1, 4, 9)
     while world.engine.step():
         pass
-    np.testing.assert_allclose(world.engine.model, (1.1111111, 0.8888889), rtol=1e-6)
-    np.testing.assert_allclose(method.branches[branch], (1.0092593, 0.0740741), rtol=1e-5)
-    assert world.aggregations()[0].facts["weights"][branch] == pytest.approx(4 / 9)
-
-
-def test_gitfl_pulled_models_and_rewards_of_the_example() -> None:
-    method = GitFL(GitFLParameters())
-    world = gitfl_world([10.0, 20.0, 30.0], 1.0, lambda job: job.weights)
-    method.start(world.engine)
-    method.versions = [4, 2, 3]
-    method.uploads = np.array([1, 1, 1])
-    method.seconds = np.array([10.0, 20.0, 30.0])
-    method.selected = np.array([1, 4, 9])
-    curiosity = np.array([1.0, 0.5, 1 / 3])
-    np.testing.assert_allclose(method.rewards(0) - curiosity, (-0.0833333, 0, 0.0833333), atol=1e-6)
-    np.testing.assert_allclose(method.rewards(1) - curiosity, (0.0833333, 0, -0.0833333), atol=1e-6)
+    note = world.notes("select")[-1]
+    assert (note["slot"], note["device"]) == (branch, device)
+    assert note["reward"] == pytest.approx(reward + (1.0, 0.5, 1 / 3)[device], abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -105,9 +105,15 @@ def test_one_round_of_quadratic_devices(steps: int, factor: float) -> None:
 
 @pytest.mark.parametrize(("prox", "factor"), [(0.0, 0.24), (0.01, 0.2399), (1.0, 0.23)])
 def test_proximal_gradient_goes_through_the_momentum(prox: float, factor: float) -> None:
-    run = quadratic_trainer(2, prox)
-    upload = run(TrainJob(0, 0, vector(0, 0), None, 1.0, 0.0))  # type: ignore[operator]
-    np.testing.assert_allclose(upload, factor * CENTRES[0].numpy(), rtol=1e-6)
+    world = World(
+        FedAvg(FedAvgParameters()),
+        fleet([5.0]),
+        quadratic_trainer(2, prox),  # type: ignore[arg-type]
+        initial=vector(0, 0),
+        slots=1,
+        limits=Limits(seconds=5.0),
+    ).run()
+    np.testing.assert_allclose(world.published[0], factor * CENTRES[0].numpy(), rtol=1e-6)
 
 
 def test_a_round_of_one_device_takes_its_model_exactly() -> None:

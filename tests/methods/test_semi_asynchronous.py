@@ -7,14 +7,16 @@ import pytest
 
 from cabafl.engine.core import Limits
 from cabafl.execution.base import TrainJob
+from cabafl.learning.task import Trained
 from cabafl.methods.base import Weights
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
 from cabafl.methods.fedprox import FedProx, FedProxParameters
 from cabafl.methods.fedsa import FedSA, FedSAParameters
 from cabafl.methods.safa import SAFA, SAFAParameters
 from cabafl.methods.wkafl import WKAFL, WKAFLParameters
+from cabafl.recording.events import Uploaded
 from tests.methods.test_fedavg import quadratic_trainer
-from tests.scripted import World, fleet, vector
+from tests.scripted import World, fleet, timetable, vector
 
 # FedProx
 
@@ -37,9 +39,16 @@ def test_fedprox_round_of_quadratic_devices(mu: float, expected: tuple[float, fl
 
 @pytest.mark.parametrize(("mu", "factor"), [(0.0, 0.386), (0.01, 0.3856201), (1.0, 0.349)])
 def test_fedprox_three_steps(mu: float, factor: float) -> None:
-    run = quadratic_trainer(3)
-    upload = run(TrainJob(0, 0, vector(0, 0), None, 1.0, mu))  # type: ignore[operator]
-    np.testing.assert_allclose(upload, factor * np.array([1.0, 2.0]), rtol=1e-6)
+    """A round of one device takes its model exactly."""
+    world = World(
+        FedProx(FedProxParameters(mu=mu)),
+        fleet([5.0]),
+        quadratic_trainer(3),  # type: ignore[arg-type]
+        initial=vector(0, 0),
+        slots=1,
+        limits=Limits(seconds=5.0),
+    ).run()
+    np.testing.assert_allclose(world.published[0], factor * np.array([1.0, 2.0]), rtol=1e-6)
 
 
 def test_fedprox_without_its_term_is_fedavg() -> None:
@@ -117,13 +126,13 @@ def test_fedsa_trace() -> None:
     assert (ledger.downloads - 1, ledger.uploads) == (5, 3)  # but for the refill at time 3: 8 transfers
 
 
-def test_fedsa_learning_rate_follows_participation() -> None:
-    method = FedSA(FedSAParameters(buffer=1))
-    world = World(method, fleet([1.0] * 4), lambda j: j.weights, initial=vector(0), slots=1, limits=Limits())
-    method.prepare(world.engine)
-    method.counts = [1, 2, 1, 0]
-    rates = [0.01 * method.objective(world.engine, device).lr_scale for device in range(3)]
-    assert rates == pytest.approx([0.01, 0.005, 0.01])
+@pytest.mark.parametrize(("picks", "rate"), [((1, 1, 2, 0), 0.01), ((0, 1, 2, 1), 0.005), ((1, 1, 0, 2), 0.01)])
+def test_fedsa_learning_rate_follows_participation(picks: tuple[int, ...], rate: float) -> None:
+    """The fourth dispatch makes the counts (1, 2, 1, 0)."""
+    world = fedsa(lambda job: job.weights, [1.0] * 4, [1] * 4, 1, 4.0, buffer=1, picks=picks)
+    fourth = world.executor.trained[3]
+    assert [job.device for job in world.executor.trained[:4]] == list(picks)
+    assert 0.01 * fourth.lr_scale == pytest.approx(rate, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -173,18 +182,23 @@ def test_fedsa_bounds_and_timeouts() -> None:
 SAFA_ANSWERS = {(0, 1): vector(4, 0), (1, 1): vector(0, 4), (0, 2): vector(2, 2), (1, 2): vector(1, 5)}
 
 
-def safa_paper(third: dict[int, Weights], seconds: list[float], until: float) -> World:
-    """A = 0, B = 1, C = 2; the n-th answer of a device by (device, n)."""
-    counts = {0: 0, 1: 0, 2: 0}
+def answers_in_turn(answers: dict[tuple[int, int], Weights]) -> Any:
+    """A trainer that gives the n-th answer of a device by (device, n)."""
+    counts: dict[int, int] = {}
 
     def train(job: TrainJob) -> Weights:
-        counts[job.device] += 1
-        return {**SAFA_ANSWERS, **{(d, 3 if d < 2 else 1): w for d, w in third.items()}}[job.device, counts[job.device]]
+        counts[job.device] = counts.get(job.device, 0) + 1
+        return answers[job.device, counts[job.device]]
 
+    return train
+
+
+def safa_paper(third: dict[tuple[int, int], Weights], seconds: dict[int, list[float]], until: float) -> World:
+    """A = 0, B = 1, C = 2."""
     return World(
         SAFA(SAFAParameters(population="all", quota=1, tau=2)),
-        fleet(seconds, [1, 1, 2]),
-        train,
+        timetable(seconds, [1, 1, 2]),
+        answers_in_turn({**SAFA_ANSWERS, **third}),
         initial=vector(0, 0),
         slots=1,
         limits=Limits(seconds=until),
@@ -193,7 +207,8 @@ def safa_paper(third: dict[int, Weights], seconds: list[float], until: float) ->
 
 def test_safa_paper_protocol_deprecated_device_refreshed() -> None:
     """Case ii: C never returns; in round 3 its entry is the global model it is restarted with."""
-    world = safa_paper({0: vector(0, 2), 1: vector(9, 9)}, [1.0, 1.0, 100.0], 3.0)
+    third = {(0, 3): vector(0, 2), (1, 3): vector(9, 9)}
+    world = safa_paper(third, {0: [1.0] * 4, 1: [1.0] * 4, 2: [100.0, 100.0]}, 3.0)
     np.testing.assert_allclose(world.published, [(1, 0), (1.25, 1.25), (0.875, 2.375)], rtol=1e-6)
     rounds = [event.facts for event in world.aggregations()]
     assert [(fact["picked"], fact["undrafted"]) for fact in rounds[:2]] == [([0], [1]), ([1], [0])]
@@ -204,39 +219,52 @@ def test_safa_paper_protocol_deprecated_device_refreshed() -> None:
 
 
 def test_safa_paper_protocol_restarted_device_returns_first() -> None:
-    """Case i: restarted at time 2, C returns before the others; A and B are slower in their third job."""
-    world = safa_paper({2: vector(3, 3)}, [1.0, 1.0, 2.0 + 0.5], 2.0)
-    method = world.engine.method
-    assert isinstance(method, SAFA)
-    np.testing.assert_allclose(world.published, [(1, 0), (1.25, 1.25)], rtol=1e-6)
-    # Round 3 has just begun: let only C answer.
-    job = next(number for number, flight in method.flying.items() if flight.device == 2)
-    from cabafl.methods.base import Upload
-
-    flight = world.engine.flights.pop(job)
-    world.engine.idle.add(2)
-    method.on_upload(world.engine, Upload(flight, vector(3, 3), 2, 0.01, 1.0))
-    method.on_timer(world.engine, "close 3")
-    np.testing.assert_allclose(world.engine.model, (2.25, 3.25), rtol=1e-6)
+    """Case i: C, restarted at time 2, is quick this time and returns before A and B."""
+    world = safa_paper({(2, 1): vector(3, 3)}, {0: [1.0, 1.0, 9.0], 1: [1.0, 1.0, 9.0], 2: [100.0, 0.5, 9.0]}, 2.5)
+    np.testing.assert_allclose(world.published, [(1, 0), (1.25, 1.25), (2.25, 3.25)], rtol=1e-6)
+    last = world.aggregations()[-1]
+    assert (last.t, last.facts["picked"], last.facts["deprecated"]) == (2.5, [2], [2])
+    assert [device for t, device, _ in world.dispatches if t < 2.5] == [0, 1, 2, 0, 1, 0, 1, 2]
+    assert world.engine.ledger.uploads == 2 + 2 + 1
 
 
 def test_safa_slots_aggregation_of_the_active_devices() -> None:
-    """Active: device 0 just picked, device 1 never committed (its entry is the global model), device 2 cached."""
-    method = SAFA(SAFAParameters(quota=1))
+    """Active in round 2: device 0 just picked, device 1 never committed (its entry is the global model (2, 2)), device
+    2 cached in round 1. Devices 3 and 4, which share round 1, send garbage and give their slots to 0 and 1."""
+    nan = vector(float("nan"), 0)
     world = World(
-        method,
-        fleet([1.0, 9.0, 9.0], [10, 30, 60]),
-        lambda job: vector(4, 0),
-        initial=vector(2, 2),
+        SAFA(SAFAParameters(quota=1)),
+        timetable({0: [1.0], 1: [9.0], 2: [1.0, 9.0], 3: [1.5], 4: [1.6], 5: [9.0]}, [10, 30, 60, 10, 30, 1]),
+        answers_in_turn({(2, 1): vector(1, 5), (3, 1): nan, (4, 1): nan, (0, 1): vector(4, 0)}),
+        initial=vector(3.5, -2.5),
         slots=3,
-        limits=Limits(seconds=1.0),
-    )
-    world.engine.start()
-    method.deprecated.remove(2)
-    method.cache[2] = vector(1, 5)
-    while world.engine.step():
-        pass
-    np.testing.assert_allclose(world.engine.model, (1.6, 3.6), rtol=1e-6)
+        limits=Limits(seconds=2.5),
+        picks=[2, 3, 4, 2, 0, 1, 5],
+    ).run()
+    assert world.dispatches == [(0, 2, 0), (0, 3, 0), (0, 4, 0), (1, 2, 0), (1.5, 0, 0), (1.6, 1, 0), (2.5, 5, 0)]
+    assert world.losses == [(1.5, 3, "rejected"), (1.6, 4, "rejected")]
+    np.testing.assert_allclose(world.published, [(2, 2), (1.6, 3.6)], rtol=1e-6)
+    assert world.aggregations()[1].facts["devices"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("population", ["all", "slots"])
+def test_safa_cache_of_models_after_one_epoch(population: Any) -> None:
+    """Every device first trains one epoch; the first round then finds its model in the cache, not the initial one."""
+    world = World(
+        SAFA(SAFAParameters(population=population, quota=1, cache_init="first_epoch", aggregate_over="all")),
+        fleet([1.0, 2.0, 3.0]),
+        lambda job: vector(10.0 * (job.device + 1)) if job.epochs == 1 else vector(job.device + 1.0),
+        initial=vector(0),
+        slots=2,
+        limits=Limits(seconds=4.0),
+        epochs=5,
+        picks=[0, 1] if population == "slots" else [],
+    ).run()
+    prepared = [job.device for job in world.executor.trained if job.epochs == 1]
+    assert prepared == [0, 1, 2]
+    begun = 0.6 if population == "all" else 0.8  # one epoch of five; two at a time: devices 0 and 1, then 2
+    assert [t for t, device, _ in world.dispatches[3:5]] == pytest.approx([begun] * 2)
+    np.testing.assert_allclose(world.published[0], [(1.0 + 20 + 30) / 3], rtol=1e-6)
 
 
 def test_safa_slots_restarts_and_rounds() -> None:
@@ -274,62 +302,91 @@ FIRST = [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.2)]
 SECOND = [(2.0, 1.0), (1.0, 1.0), (0.0, -3.0)]
 
 
-def wkafl(gradients: list[tuple[float, float]], staleness: list[int], **options: Any) -> WKAFL:
-    """A method whose buffer is about to be merged; the merging itself is what the engine calls."""
-    settings = {"buffer": len(gradients), "server_lr": 0.1, "beta": 2.0, **options}
-    method = WKAFL(WKAFLParameters(**settings))
-    world = World(
-        method, fleet([1.0] * 9), lambda j: j.weights, initial=vector(0, 0), slots=3, limits=Limits(seconds=9.0)
-    )
-    world.engine.start()
-    feed(method, world, gradients, staleness)
-    return method
+def gradients_in_turn(gradients: dict[tuple[int, int], tuple[float, float]]) -> Any:
+    """A trainer at rate 1: the n-th job of a device moves against its gradient, or not at all. Its loss is 1, in the
+    third job of a device 0.25."""
+    counts: dict[int, int] = {}
+
+    def train(job: TrainJob) -> Trained:
+        counts[job.device] = n = counts.get(job.device, 0) + 1
+        loss = (0.25 if n == 3 else 1.0) if job.report_loss else None
+        return Trained(job.weights - vector(*gradients.get((job.device, n), (0.0, 0.0))), loss)
+
+    return train
 
 
-def feed(method: WKAFL, world: World, gradients: list[tuple[float, float]], staleness: list[int]) -> None:
-    from cabafl.methods.base import Job, Upload
-
-    method.world = world  # type: ignore[attr-defined]
-    base = world.engine.version
-    for number, (gradient, age) in enumerate(zip(gradients, staleness, strict=True)):
-        start = method.model
-        job = Job(-number, number, 0, base + 1 - age, start)
-        upload = (start - 0.01 * np.array(gradient)).astype(np.float64)
-        method.receive(world.engine, Upload(job, upload, 1, 0.01, 1.0))  # type: ignore[arg-type]
+def wkafl_example(**options: Any) -> World:
+    """Five slots. Two steps without movement age the jobs; the third merges gradients of staleness 1 (device 2), 2
+    (device 5) and 3 (device 3), the fourth those of staleness 1, 1 (devices 0 and 1) and 2 (device 6)."""
+    first = {(2, 2): FIRST[0], (5, 1): FIRST[1], (3, 1): FIRST[2]}
+    second = {(0, 3): SECOND[0], (1, 3): SECOND[1], (6, 1): SECOND[2]}
+    return World(
+        WKAFL(WKAFLParameters(**{"buffer": 3, "server_lr": 0.1, "beta": 2.0, **options})),
+        fleet([1.0, 1.0, 1.0, 5.0, 2.0, 3.5, 5.0, 99.0]),
+        gradients_in_turn(first | second),
+        initial=vector(0, 0),
+        slots=5,
+        limits=Limits(seconds=7.0),
+        learning_rate=1.0,
+        picks=[0, 1, 2, 3, 4, 0, 1, 5, 2, 6, 7, 0, 1, 4],
+    ).run()
 
 
 def test_wkafl_first_and_second_iteration() -> None:
-    method = wkafl(FIRST, [1, 2, 3])
-    np.testing.assert_allclose(method.model, (-0.0374850878, -0.0615248132), rtol=1e-5)
-    assert method.last is not None
-    np.testing.assert_allclose(method.last, (0.3785993866, 0.6214006134), rtol=1e-5)
-    feed(method, method.world, SECOND, [1, 1, 2])  # type: ignore[attr-defined]
-    np.testing.assert_allclose(method.model, (-0.1990867672, -0.1666871955), rtol=1e-5)
+    world = wkafl_example()
+    assert [event.t for event in world.aggregations()] == [1.0, 2.0, 5.0, 7.0]
+    uploads = [e for e in world.events if isinstance(e, Uploaded)]
+    assert [(e.device, e.staleness + 1) for e in uploads[6:12]] == [(2, 1), (5, 2), (3, 3), (0, 1), (1, 1), (6, 2)]
+    np.testing.assert_allclose(world.published[:2], 0.0)
+    np.testing.assert_allclose(world.published[2], (-0.0374850878, -0.0615248132), rtol=1e-6)
+    np.testing.assert_allclose(world.published[3], (-0.1990867672, -0.1666871955), rtol=1e-6)
+    kept = [event.facts["kept"] for event in world.aggregations()[2:]]
+    np.testing.assert_allclose(kept[0], (0.3785993866, 0.6214006134, 0.0), rtol=1e-6)
+    np.testing.assert_allclose(kept[1], (0.5943170235, 0.4056829765, 0.0), rtol=1e-6)
+    assert world.dispatches[5:11] == [(1, 0, 0), (1, 1, 0), (1, 5, 0), (2, 2, 0), (2, 6, 0), (2, 7, 0)]
 
 
-def test_wkafl_stage_two_clips_relative_to_the_estimate() -> None:
-    method = wkafl(FIRST, [1, 2, 3], stage_two_start=2, relative_clip=0.5)
-    feed(method, method.world, SECOND, [1, 1, 2])  # type: ignore[attr-defined]
-    np.testing.assert_allclose(method.model, (-0.0830097017, -0.0932493773), rtol=1e-5)
-    assert method.last is not None
-    np.testing.assert_allclose(method.last, (0.4597986006, 0.3204180973), rtol=1e-5)
+@pytest.mark.parametrize("rule", [{"stage_two_start": 4}, {"stage_rule": "loss", "stage_two_loss": 0.5}])
+def test_wkafl_stage_two_clips_relative_to_the_estimate(rule: dict[str, Any]) -> None:
+    """Begun by the number of the iteration, or by the training loss: 0.5 on average in the fourth step, more before."""
+    world = wkafl_example(relative_clip=0.5, **rule)
+    np.testing.assert_allclose(world.published[2], (-0.0374850878, -0.0615248132), rtol=1e-6)
+    np.testing.assert_allclose(world.published[3], (-0.0830097017, -0.0932493773), rtol=1e-6)
+    assert {job.report_loss for job in world.executor.trained} == {"stage_rule" in rule}
 
 
 @pytest.mark.parametrize(
-    ("gradients", "staleness", "options", "expected"),
+    ("options", "expected", "tolerance"),
     [
-        (FIRST, [1, 2, 3], {"agreement_uses_staleness": False}, (-0.0306458432, -0.0683640578)),
-        (FIRST, [1, 2, 3], {"beta": 50.0}, (-2.6e-10, -0.0990099007)),
-        ([(1, 0), (-1, 0)], [1, 1], {}, (0, 0)),
-        ([(1, 0), (0, 1)], [1, 1], {"sim_min": 0.8}, (-0.0495049505, -0.0495049505)),
-        ([(3, 4), (0, 1)], [1, 1], {"clip": 1.0}, (-0.0297029703, -0.0891089109)),
+        ({"agreement_uses_staleness": False}, (-0.0306458432, -0.0683640578), 0.0),
+        ({"beta": 50.0}, (-2.6e-10, -0.0990099007), 1e-11),
     ],
 )
-def test_wkafl_variants_and_fallbacks(
-    gradients: list[tuple[float, float]], staleness: list[int], options: dict[str, Any], expected: tuple[float, float]
+def test_wkafl_variants(options: dict[str, Any], expected: tuple[float, float], tolerance: float) -> None:
+    np.testing.assert_allclose(wkafl_example(**options).published[2], expected, rtol=1e-6, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "options", "expected"),
+    [
+        ([(1, 0), (-1, 0)], {}, (0, 0)),
+        ([(1, 0), (0, 1)], {"sim_min": 0.8}, (-0.0495049505, -0.0495049505)),
+        ([(3, 4), (0, 1)], {"clip": 1.0}, (-0.0297029703, -0.0891089109)),
+    ],
+)
+def test_wkafl_fallbacks(
+    gradients: list[tuple[float, float]], options: dict[str, Any], expected: tuple[float, float]
 ) -> None:
-    method = wkafl(gradients, staleness, **options)
-    np.testing.assert_allclose(method.model, expected, rtol=1e-5, atol=1e-8)
+    world = World(
+        WKAFL(WKAFLParameters(**{"buffer": 2, "server_lr": 0.1, "beta": 2.0, **options})),
+        fleet([1.0, 1.0]),
+        gradients_in_turn({(0, 1): gradients[0], (1, 1): gradients[1]}),
+        initial=vector(0, 0),
+        slots=2,
+        limits=Limits(seconds=1.0),
+        learning_rate=1.0,
+    ).run()
+    np.testing.assert_allclose(world.published[0], expected, rtol=1e-6)
 
 
 def test_wkafl_through_the_engine() -> None:

@@ -15,6 +15,7 @@ from cabafl.engine.core import Limits
 from cabafl.execution.base import EvaluateJob, ExecutorJob, FeatureJob, Interrupt
 from cabafl.fleet import gaussian_fleet
 from cabafl.learning.evaluation import Score
+from cabafl.learning.task import Trained
 from cabafl.methods.base import Job, LossReason, Method, Server, Upload
 from cabafl.recording.folder import RunFolder
 from cabafl.rng import rng
@@ -52,7 +53,7 @@ class NoTraining:
             return Score(0, 0.0, 1)
         if isinstance(job, FeatureJob):
             return rng(1, "bench features", job.devices.start).random((len(job.devices), self.width))
-        return job.weights.copy() if self.copy else job.weights
+        return Trained(job.weights.copy() if self.copy else job.weights)
 
     def discard(self, ticket: int) -> None:
         """Forgets the job."""

@@ -132,7 +132,7 @@ class Engine(ABC):
         self._selected[device] += 1
         return number
 
-    def _take_upload(self, job: Job, weights: Weights, seconds: float) -> None:
+    def _take_upload(self, job: Job, weights: Weights, seconds: float, loss: float | None = None) -> None:
         """The method gets to see an upload, or hears that it was refused."""
         ledger = self.ledger
         ledger.uploads += 1
@@ -146,7 +146,7 @@ class Engine(ABC):
         ledger.staleness[staleness] += 1
         self.emit(Uploaded(self.now, job.number, device, job.tag, version, staleness))
         rate = self.learning_rate * job.objective.lr_scale
-        self.method.on_upload(self, Upload(job, weights, self._size[device], rate, seconds))
+        self.method.on_upload(self, Upload(job, weights, self._size[device], rate, seconds, loss))
 
     def _problem(self, job: Job, weights: Weights) -> LossReason | None:
         """The shared rules for what a method never gets to see."""

@@ -10,7 +10,7 @@ Weights = npt.NDArray[np.float32]
 
 
 class TrainJob(NamedTuple):
-    """Local training; the result is the new weights."""
+    """Local training; the result is a `learning.task.Trained`."""
 
     number: int
     device: int
@@ -18,6 +18,7 @@ class TrainJob(NamedTuple):
     epochs: int | None
     lr_scale: float
     prox: float
+    report_loss: bool = False
 
 
 class EvaluateJob(NamedTuple):

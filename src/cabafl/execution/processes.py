@@ -20,7 +20,7 @@ from cabafl.execution.arena import Arena, Place, anonymous_file
 from cabafl.execution.base import TrainJob
 from cabafl.execution.queued import PLACES, QueuedExecutor, Warn
 from cabafl.execution.recipe import share, take_apart
-from cabafl.learning.task import Task
+from cabafl.learning.task import Task, Trained
 
 
 @dataclass
@@ -133,8 +133,8 @@ class ProcessExecutor(QueuedExecutor):
     def _take(self, worker: _Worker, ticket: int, result: Any) -> None:
         place = worker.tickets.pop(ticket)
         worker.places.append(place)
-        if result is None and isinstance(self._jobs.get(ticket), TrainJob):
-            result = self._view(place).copy()
+        if isinstance(self._jobs.get(ticket), TrainJob) and not isinstance(result, Exception):
+            result = Trained(self._view(place).copy(), result)
         self._finish(ticket, result)
 
     def _replace(self, dead: _Worker) -> None:

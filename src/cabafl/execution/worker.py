@@ -42,8 +42,8 @@ def serve(connection: Connection) -> None:
             connection.send((ticket, RuntimeError(traceback.format_exc())))
             continue
         if isinstance(job, TrainJob):
-            np.copyto(buffer, result)
-            result = None
+            np.copyto(buffer, result.weights)
+            result = result.loss
         connection.send((ticket, result))
 
 

@@ -1,6 +1,7 @@
 """Data, partition and network together: everything a device job needs, in one process."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,13 @@ from cabafl.rng import seed64
 
 EVALUATION_CHUNK = 2500  # test samples per evaluation job: fixed, so that sums do not depend on who computes them
 FEATURE_CHUNK = 2500  # training samples per feature job, about
+
+
+class Trained(NamedTuple):
+    """What a job gives back."""
+
+    weights: Weights
+    loss: float | None = None
 
 
 class Task:
@@ -45,8 +53,15 @@ class Task:
         self._test: dict[int, tuple[Tensor, Tensor]] = {}
 
     def train(
-        self, job: int, device: int, weights: Weights, epochs: int | None, lr_scale: float, prox: float
-    ) -> Weights:
+        self,
+        job: int,
+        device: int,
+        weights: Weights,
+        epochs: int | None,
+        lr_scale: float,
+        prox: float,
+        report_loss: bool = False,
+    ) -> Trained:
         """Local training of one model on one device's samples."""
         base = self.settings
         settings = LocalTraining(
@@ -56,12 +71,13 @@ class Task:
             momentum=base.momentum,
             weight_decay=base.weight_decay,
             prox=prox,
+            report_loss=report_loss,
             loss=base.loss,
         )
         self.model.load(weights)
         x, y = self._samples(device)
-        train(self.model.network, x, y, settings, seed64(self.seed, "job", job))
-        return self.model.save()
+        loss = train(self.model.network, x, y, settings, seed64(self.seed, "job", job))
+        return Trained(self.model.save(), loss)
 
     def features(self, weights: Weights, kind: str, devices: Sequence[int]) -> npt.NDArray[np.float32]:
         """One row per device, summed in float64 and kept in float32; devices without samples have zero rows."""

@@ -23,6 +23,7 @@ class LocalTraining:
     momentum: float = 0.5
     weight_decay: float = 0.0
     prox: float = 0.0
+    report_loss: bool = False
     loss: Loss = F.cross_entropy
 
 
@@ -53,8 +54,9 @@ def batches(samples: int, batch_size: int, seed: int) -> tuple[Tensor, ...]:
     return torch.split(torch.randperm(samples, generator=generator), batch_size)
 
 
-def train(network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, seed: int) -> None:
-    """Trains the network in place on one device's samples, with a fresh optimiser.
+def train(network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, seed: int) -> float | None:
+    """Trains the network in place on one device's samples, with a fresh optimiser. With ``report_loss``, the mean loss
+    over the samples of the last epoch.
 
     Each epoch visits all samples in a new order. ``prox`` adds prox * (w - w_start) to the gradient, before momentum.
     """
@@ -62,6 +64,7 @@ def train(network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, see
     parameters = [p for p in network.parameters() if p.requires_grad]
     anchor = [p.detach().clone() for p in parameters] if settings.prox else []
     optimiser = _Sgd(parameters, settings)
+    total = 0.0
     with seeded(seed64(seed, "dropout"), x.device):
         for epoch in range(settings.epochs):
             for batch in batches(len(y), settings.batch_size, seed64(seed, "shuffle", epoch)):
@@ -71,6 +74,9 @@ def train(network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, see
                 if anchor:
                     _add_proximal(parameters, anchor, settings.prox)
                 optimiser.step()
+                if settings.report_loss and epoch == settings.epochs - 1:
+                    total += loss.item() * len(batch)
+    return total / len(y) if settings.report_loss else None
 
 
 class _Sgd:

@@ -35,6 +35,7 @@ class Objective(State):
     epochs: int | None = None
     lr_scale: float = 1.0
     prox: float = 0.0  # weight of (prox / 2) * |w - dispatched|^2 in the local loss
+    report_loss: bool = False  # the device also tells its mean training loss over the last epoch
 
 
 PLAIN = Objective()
@@ -61,6 +62,7 @@ class Upload:
     samples: int
     learning_rate: float
     duration: float
+    loss: float | None = None  # mean training loss over the last epoch, where the objective asks for it
 
 
 class Random(Protocol):

@@ -72,8 +72,10 @@ class GitFL(Method):
             branch = self.waiting.pop(0)
             idle = np.sort(server.idle.array())
             rewards = self.rewards(branch)[idle]
-            device = int(idle[_draw(rewards, server.random("select").uniform())])
+            drawn = _draw(rewards, server.random("select").uniform())
+            device = int(idle[drawn])
             self.selected[device] += 1
+            server.note("select", slot=branch, device=device, reward=float(rewards[drawn]))
             server.dispatch(device, self.branches[branch], tag=branch)
 
     def rewards(self, branch: int) -> Floats:

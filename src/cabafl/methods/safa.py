@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import Field
 
 from cabafl.methods.averaging import weighted_mean
-from cabafl.methods.base import Job, LossReason, Method, Parameters, Server, Upload, Weights
+from cabafl.methods.base import PLAIN, Job, LossReason, Method, Objective, Parameters, Server, Upload, Weights
 from cabafl.methods.slots import Flying, default_buffer
 
 
@@ -32,6 +32,9 @@ class SAFAParameters(Parameters):
         "active", description="slots only: active (in flight, picked, bypassed before) | inflight | all devices"
     )
     round_timeout: float | None = Field(None, gt=0, description="T_lim, seconds after which a round ends")
+    cache_init: Literal["global", "first_epoch"] = Field(
+        "global", description="the cache at the start: the initial model | each device's own after one local epoch"
+    )
 
 
 class SAFA(Method):
@@ -59,7 +62,18 @@ class SAFA(Method):
         self.bypassed: list[int] = []
         self.deprecated: list[int] = []
         self.closing = False
-        self._begin_round(server)
+        self.unprepared = sorted(server.idle) if self.parameters.cache_init == "first_epoch" else []
+        self._prepare_cache(server)
+
+    def _prepare_cache(self, server: Server) -> None:
+        """One local epoch on every device, as many at a time as may train; then the rounds begin."""
+        together = len(server.sizes) if self.everybody else server.slots
+        for device in [device for device in self.unprepared if device in server.idle][: together - len(self.flying)]:
+            self.unprepared.remove(device)
+            self._send(server, device, Objective(epochs=1))
+        if not self.flying:
+            self.unprepared = []
+            self._begin_round(server)
 
     # Step 1: lag-tolerant distribution
 
@@ -92,8 +106,8 @@ class SAFA(Method):
         now = self.round if self.parameters.lag_rule == "paper" else self.round - 1
         return now - version > self.parameters.tau
 
-    def _send(self, server: Server, device: int) -> None:
-        job = server.dispatch(device, self.model)
+    def _send(self, server: Server, device: int, objective: Objective = PLAIN) -> None:
+        job = server.dispatch(device, self.model, objective=objective)
         if job is not None:
             self.flying[job] = Flying(device, self.round - 1)
 
@@ -103,6 +117,11 @@ class SAFA(Method):
         """Devices that were not picked last round have priority; uploads of the closing instant still count."""
         device = upload.job.device
         del self.flying[upload.job.number]
+        if self.round == 0:
+            self.cache[device] = upload.weights
+            self.committed[device] = 0
+            self._prepare_cache(server)
+            return
         first = device not in self.last_picked and len(self.picked) < self.quota
         (self.picked if first else self.undrafted)[device] = upload.weights
         self._close_if_due(server)
@@ -110,13 +129,16 @@ class SAFA(Method):
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
         """The device has crashed for this round; a slot goes to another one."""
         del self.flying[job.number]
+        if self.round == 0:
+            self._prepare_cache(server)
+            return
         if not self.everybody:
             self._fill(server)
         self._close_if_due(server)
 
     def on_idle(self, server: Server, device: int) -> None:
         """A device that came back takes part at once."""
-        if not self.closing:
+        if self.round > 0 and not self.closing:
             self._fill(server)
 
     def _close_if_due(self, server: Server) -> None:

@@ -7,12 +7,12 @@ covered by the method: they become the age-weighted mean over the uploads.
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from cabafl.methods.base import Floats, Parameters, Server, Upload, Weights
+from cabafl.methods.base import Floats, Objective, Parameters, Server, Upload, Weights
 from cabafl.methods.slots import RoundMethod
 
 
@@ -28,7 +28,13 @@ class WKAFLParameters(Parameters):
     sim_min: float = Field(0.3, ge=-1, le=1, description="keep gradients whose cosine to the estimate is above this")
     beta: float = Field(50.0, ge=0, description="sharpness of the weights by agreement")
     gamma_lr: float = Field(0.01, ge=0, description="how the step shrinks with the smallest staleness")
+    stage_rule: Literal["iteration", "loss"] = Field(
+        "iteration", description="what begins stage two: iteration (official) | loss"
+    )
     stage_two_start: int = Field(500, ge=1, description="first iteration of stage two")
+    stage_two_loss: float = Field(
+        1.0, gt=0, description="stage_rule = loss: begin once the uploads' mean training loss is at most this"
+    )
     server_lr: float = Field(0.01, gt=0, description="eta, the step of the server")
     agreement_uses_staleness: bool = Field(True, description="multiply the weights by agreement by those by age")
 
@@ -40,6 +46,7 @@ class Gradient(NamedTuple):
     gradient: Floats
     staleness: int
     rest: Weights  # floating and integer buffers
+    loss: float | None
 
 
 class WKAFL(RoundMethod):
@@ -56,14 +63,19 @@ class WKAFL(RoundMethod):
         wanted = self.parameters.buffer or min(10, max(3, server.slots // 2))
         self.size = min(wanted, server.slots)
         self.iteration = 1
+        self.second_stage = False
         self.last: Floats | None = None
+
+    def objective(self, server: Server, device: int) -> Objective:
+        """Only the rule by loss needs to know it."""
+        return Objective(report_loss=self.parameters.stage_rule == "loss")
 
     def receive(self, server: Server, upload: Upload) -> None:
         """The M-th gradient makes the step."""
         n = server.parameters
         gradient = (upload.job.weights[:n].astype(np.float64) - upload.weights[:n]) / upload.learning_rate
         staleness = server.version - upload.job.version + 1
-        self.buffer.append(tuple(Gradient(upload.job.device, gradient, staleness, upload.weights[n:])))
+        self.buffer.append(tuple(Gradient(upload.job.device, gradient, staleness, upload.weights[n:], upload.loss)))
         if len(self.buffer) == self.size:
             self._step(server)
             self.buffer = []
@@ -77,6 +89,7 @@ class WKAFL(RoundMethod):
         youngest = min(e.staleness for e in entries)
         age = np.array([(math.e / 2) ** -(e.staleness - youngest) for e in entries])
         age /= age.sum()
+        self.second_stage = self.second_stage or self._stage_two_begins([e.loss for e in entries])
         total, kept = self.merge(gradients, age)
         rate = p.server_lr / (1 + p.gamma_lr * youngest)
         n = server.parameters
@@ -85,6 +98,13 @@ class WKAFL(RoundMethod):
         self.last = total
         self.iteration += 1
         server.publish(self.model, devices=[e.device for e in entries], kept=kept, clipped=int(clipped))
+
+    def _stage_two_begins(self, losses: list[float | None]) -> bool:
+        p = self.parameters
+        if p.stage_rule == "iteration":
+            return self.iteration >= p.stage_two_start
+        known = [loss for loss in losses if loss is not None]
+        return bool(known) and sum(known) / len(known) <= p.stage_two_loss
 
     def merge(self, gradients: list[Floats], age: Floats) -> tuple[Floats, list[float]]:
         """The aggregated gradient, and the weight of each entry (0: it points elsewhere)."""
@@ -97,7 +117,7 @@ class WKAFL(RoundMethod):
         weights = np.where(keep, np.exp(p.beta * (cosines - cosines.max())), 0.0)
         weights = weights * age if p.agreement_uses_staleness else weights
         weights /= weights.sum()
-        if self.iteration >= p.stage_two_start:
+        if self.second_stage:
             bound = p.relative_clip * norm(estimate)
             gradients = [clip(g, bound) for g in gradients]
         total: Floats = sum(w * g for w, g in zip(weights, gradients, strict=True))

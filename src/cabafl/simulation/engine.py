@@ -20,6 +20,7 @@ import torch
 from cabafl.engine.core import FOREVER, Engine, Limits
 from cabafl.execution.base import Executor, FeatureJob, Interrupt, TrainJob
 from cabafl.fleet import FINE, Fate, Faults, Fleet
+from cabafl.learning.task import Trained
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, Method, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Event, Lost
 from cabafl.state import State
@@ -136,11 +137,11 @@ class Simulation(Engine):
         if kind is _FINISH:
             flight = self.flights.get(what)
             ticket = None if flight is None else flight.ticket
-            weights = None if ticket is None else self.executor.result(ticket, self.interrupt)
+            trained = None if ticket is None else self.executor.result(ticket, self.interrupt)
             heapq.heappop(self.queue)
             self.now = time
             if flight is not None:  # else cancelled, or its device left
-                self._end_job(flight, weights)
+                self._end_job(flight, trained)
         else:
             rows = self._gathered(time, what) if kind is Kind.FEATURES else None
             heapq.heappop(self.queue)
@@ -225,7 +226,9 @@ class Simulation(Engine):
 
     def _submit_training(self, flight: Flight) -> None:
         how = flight.objective
-        training = TrainJob(flight.number, flight.device, flight.weights, how.epochs, how.lr_scale, how.prox)
+        training = TrainJob(
+            flight.number, flight.device, flight.weights, how.epochs, how.lr_scale, how.prox, how.report_loss
+        )
         flight.ticket = self.executor.submit(training, flight.started + flight.seconds)
 
     def cancel(self, job: int) -> None:
@@ -277,16 +280,15 @@ class Simulation(Engine):
 
     # Events
 
-    def _end_job(self, flight: Flight, weights: Weights | None) -> None:
+    def _end_job(self, flight: Flight, trained: Trained | None) -> None:
         del self.flights[flight.number]
         self.ledger.joules += flight.joules
         self.idle.add(flight.device)
         if flight.abandoned:
             self.method.on_idle(self, flight.device)
             return
-        if weights is None:
-            weights = _corrupted(flight.weights, flight.corrupt)
-        self._take_upload(flight, weights, flight.seconds)
+        weights, loss = trained or (_corrupted(flight.weights, flight.corrupt), None)
+        self._take_upload(flight, weights, flight.seconds, loss)
 
     def _time_out(self, number: int) -> None:
         flight = self.flights.get(number)
