@@ -68,10 +68,12 @@ def start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
 @pytest.mark.parametrize("method", METHODS)
 def test_sigkill_at_random_moments(method: str, tmp_path: Path) -> None:
     """Real processes with workers, killed without warning, also while a checkpoint is being written."""
-    words = settings(method, "run.workers=2", "run.checkpoint_every=0.01", "run.virtual_time=150")
+    kills = int(os.environ.get("CABAFL_KILLS", "2"))
+    words = settings(method, "run.workers=2", "run.checkpoint_every=0.01", f"run.virtual_time={75 * kills}")
     simulate(load_experiment(None, words), tmp_path / "whole")
     draw = random.Random(method)
-    for _ in range(int(os.environ.get("CABAFL_KILLS", "2"))):
+    unfinished = 0
+    for _ in range(kills):
         process = start(tmp_path / "parts", *words)
         deadline = time.monotonic() + 60
         while not (tmp_path / "parts" / "events.jsonl").exists() and time.monotonic() < deadline:
@@ -79,6 +81,8 @@ def test_sigkill_at_random_moments(method: str, tmp_path: Path) -> None:
         time.sleep(draw.uniform(1.5, 5.0))
         process.kill()
         process.wait()
+        unfinished += not (tmp_path / "parts" / "summary.json").exists()
+    assert unfinished >= kills / 2  # else the run was over before it was killed
     assert start(tmp_path / "parts", *words).wait(timeout=120) == 0
     same_bytes(tmp_path / "whole", tmp_path / "parts")
 

@@ -12,7 +12,8 @@ import numpy as np
 from cabafl.bench.report import Check, Section, Table
 from cabafl.bench.timing import Spread, in_turns, ratio
 from cabafl.engine.core import Limits
-from cabafl.execution.base import EvaluateJob, ExecutorJob, FeatureJob, Interrupt
+from cabafl.execution.base import ExecutorJob, FeatureJob, TrainJob
+from cabafl.execution.inline import LazyExecutor
 from cabafl.fleet import gaussian_fleet
 from cabafl.learning.evaluation import Score
 from cabafl.learning.task import Trained
@@ -25,42 +26,17 @@ WEIGHTS = 10  # entries of the model: the checks of uploads and the counting of 
 NEVER = 1 << 60
 
 
-class NoTraining:
-    """An executor that gives every model back as it came, and features of noise."""
+def no_training(features: list[range] | None = None, width: int = 0, copy: bool = False) -> LazyExecutor:
+    """An executor that gives every model back as it came, or a copy as real training would, and features of noise."""
 
-    def __init__(self, features: list[range] | None = None, width: int = 0, copy: bool = False) -> None:
-        self.evaluation_chunks = 1
-        self.feature_chunks = features or []
-        self.width = width
-        self.copy = copy  # a new array per upload, as real training would give
-        self._jobs: dict[int, ExecutorJob] = {}
-        self._tickets = 0
-
-    def submit(self, job: ExecutorJob, due: float = 0.0) -> int:
-        """Keeps the job until it is asked for."""
-        self._tickets += 1
-        self._jobs[self._tickets] = job
-        return self._tickets
-
-    def done(self, ticket: int) -> bool:
-        """Always."""
-        return True
-
-    def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
-        """The weights of the job."""
-        job = self._jobs.pop(ticket)
-        if isinstance(job, EvaluateJob):
-            return Score(0, 0.0, 1)
+    def work(job: ExecutorJob) -> Any:
+        if isinstance(job, TrainJob):
+            return Trained(job.weights.copy() if copy else job.weights)
         if isinstance(job, FeatureJob):
-            return rng(1, "bench features", job.devices.start).random((len(job.devices), self.width))
-        return Trained(job.weights.copy() if self.copy else job.weights)
+            return rng(1, "bench features", job.devices.start).random((len(job.devices), width))
+        return Score(0, 0.0, 1)
 
-    def discard(self, ticket: int) -> None:
-        """Forgets the job."""
-        del self._jobs[ticket]
-
-    def close(self) -> None:
-        """Nothing is open."""
+    return LazyExecutor(1, features or [], work)
 
 
 class UniformRefill(Method):
@@ -115,7 +91,7 @@ def event_seconds(load: Load, events: int) -> float:
         engine = Simulation(
             UniformRefill(load.publishes),
             gaussian_fleet(sizes, seed=1),
-            NoTraining(),
+            no_training(),
             np.zeros(WEIGHTS, dtype=np.float32),
             seed=1,
             slots=load.slots,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cabafl.bench.engine import NEVER, NoTraining
+from cabafl.bench.engine import NEVER, no_training
 from cabafl.bench.report import Check, Section, Table
 from cabafl.engine.core import Limits
 from cabafl.fleet import Fleet, gaussian_fleet
@@ -79,7 +79,7 @@ def simulate(point: Point, devices: Fleet) -> int:
     """CaBaFL with enough uploads for a second feature collection; returns how many."""
     initial = np.zeros(point.weights, dtype=np.float32)
     chunks = [range(i, min(i + CHUNK, point.devices)) for i in range(0, point.devices, CHUNK)]
-    executor = NoTraining(chunks, point.width, copy=True)
+    executor = no_training(chunks, point.width, copy=True)
     parameters = CaBaFLParameters(k=5, m=point.slots, feature_latency="instant")
     engine = Simulation(
         CaBaFL(parameters),

@@ -8,7 +8,7 @@ from typing import Protocol
 from cabafl.config import Experiment, RunSection
 from cabafl.errors import RunStopped, UserError
 from cabafl.execution.base import Executor
-from cabafl.execution.inline import InlineExecutor
+from cabafl.execution.inline import inline_executor
 from cabafl.execution.processes import ProcessExecutor
 from cabafl.execution.queued import QueuedExecutor, Warn, WorkersDie
 from cabafl.execution.ray_cluster import open_ray
@@ -24,7 +24,7 @@ class Workers(Protocol):
 
 class _Inline:
     def for_task(self, task: Task) -> Executor:
-        return InlineExecutor(task)
+        return inline_executor(task)
 
 
 class _Queued:

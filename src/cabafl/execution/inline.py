@@ -1,5 +1,7 @@
 """Jobs in the calling process, each carried out when its result is asked for."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt, TrainJob
@@ -15,13 +17,13 @@ def carry_out(task: Task, job: ExecutorJob) -> Any:
     return task.features(*job)
 
 
-class InlineExecutor:
-    """Lazy: work whose result nobody asks for is never done."""
+class LazyExecutor:
+    """Work whose result nobody asks for is never done."""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.evaluation_chunks = task.evaluation_chunks
-        self.feature_chunks = task.feature_chunks()
+    def __init__(self, evaluation_chunks: int, feature_chunks: list[range], work: Callable[[ExecutorJob], Any]) -> None:
+        self.evaluation_chunks = evaluation_chunks
+        self.feature_chunks = feature_chunks
+        self._work = work
         self._jobs: dict[int, ExecutorJob] = {}
         self._tickets = 0
 
@@ -39,7 +41,7 @@ class InlineExecutor:
         """Carries the job out now."""
         if interrupt is not None:
             interrupt()
-        return carry_out(self.task, self._jobs.pop(ticket))
+        return self._work(self._jobs.pop(ticket))
 
     def discard(self, ticket: int) -> None:
         """Forgets the job."""
@@ -48,3 +50,8 @@ class InlineExecutor:
     def close(self) -> None:
         """Forgets all jobs."""
         self._jobs.clear()
+
+
+def inline_executor(task: Task) -> LazyExecutor:
+    """An executor that carries jobs out in the calling process."""
+    return LazyExecutor(task.evaluation_chunks, task.feature_chunks(), partial(carry_out, task))
