@@ -1,0 +1,293 @@
+"""The engine on the wall clock: it deals with inputs and leaves behind orders for the devices.
+
+It touches no network: `deployment.server` turns messages into inputs and orders into messages. What is due at a time of
+its own (timers, timeouts, evaluations) is done when the first later input comes, in the order of these times.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+
+from cabafl.deployment.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
+from cabafl.engine.core import FOREVER, Engine, Limits
+from cabafl.execution.base import Executor
+from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Weights
+from cabafl.recording.events import Collection, Dispatched, Event, Lost
+from cabafl.state import State
+
+FEATURE_BYTES = 8  # per number of a feature vector on the wire
+
+
+class Alarm(IntEnum):
+    """What is due at a time of its own."""
+
+    TIMEOUT = 0  # a job is given up
+    TIMER = 1  # of the method
+    EVALUATE = 2
+
+
+@dataclass(slots=True)
+class Flight(Job):
+    """A job on a real device."""
+
+    started: float = 0.0
+    abandoned: bool = False  # given up, but its device may still be busy with it
+
+
+@dataclass(frozen=True)
+class Question(State):
+    """A feature collection under way."""
+
+    weights: Weights
+    kind: FeatureKind
+    asked: Ints
+    until: float | None  # who has not answered by then is left out
+
+
+class Deployment(Engine):
+    """Drives one method over real devices. ``devices`` is the number of places: a device that is not there yet has no
+    samples and is not idle."""
+
+    def __init__(
+        self,
+        method: Method,
+        devices: int,
+        executor: Executor,
+        initial: Weights,
+        *,
+        seed: int,
+        slots: int,
+        limits: Limits,
+        parameters: int,
+        epochs: int,
+        learning_rate: float,
+        norm_bound: float | None = None,
+        emit: Callable[[Event], None],
+    ) -> None:
+        super().__init__(
+            method,
+            np.zeros(devices, dtype=np.int64),
+            executor,
+            initial,
+            seed=seed,
+            slots=slots,
+            limits=limits,
+            parameters=parameters,
+            epochs=epochs,
+            learning_rate=learning_rate,
+            emit=emit,
+        )
+        self.norm_bound = norm_bound
+        self.present: set[int] = set()
+        self.flights: dict[int, Flight] = {}
+        self.question: Question | None = None
+        self.alarms: list[tuple[float, int, int, Any]] = []
+        self.unsent: list[int] = []  # jobs that wait to be sent
+        self.asking = False  # the question waits to be sent
+        self.durations: dict[int, float] = {}  # seconds from dispatch to upload, last time, by device
+        self._serial = 0
+        self._features = np.zeros((devices, 0), dtype=np.float32)
+
+    # Orders of the method
+
+    def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
+        """See `Server.dispatch`."""
+        number = self._book_dispatch(device, weights)
+        if number is None:
+            return None
+        self.flights[number] = Flight(number, device, tag, self.version, weights, objective, self.now)
+        if self.limits.slot_timeout is not None:
+            self._set_alarm(self.now + self.limits.slot_timeout, Alarm.TIMEOUT, number)
+        self.unsent.append(number)
+        due = self.now + self.durations.get(device, 0.0)
+        self.emit(Dispatched(self.now, number, device, tag, self.version, due))
+        return number
+
+    def cancel(self, job: int) -> None:
+        """See `Server.cancel`. The device finishes the old job before it starts a new one."""
+        flight = self.flights.pop(job, None)
+        if flight is None:
+            return
+        self.ledger.losses["cancelled"] += 1
+        self.emit(Lost(self.now, job, flight.device, flight.tag, "cancelled"))
+        self.idle.add(flight.device)
+
+    def set_timer(self, delay: float, name: str) -> None:
+        """See `Server.set_timer`."""
+        self._set_alarm(self.now + delay, Alarm.TIMER, name)
+
+    def collect_features(
+        self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
+    ) -> None:
+        """See `Server.collect_features`. Real devices always take their time."""
+        asked = np.array(sorted(self.present), dtype=np.int64)
+        self.ledger.feature_downloads += len(asked)
+        self.ledger.bytes += len(asked) * weights.nbytes
+        self.question = Question(weights, kind, asked, None if timeout is None else self.now + timeout)
+        self.asking = True
+        self.emit(Collection(self.now, "start", len(asked), 0))
+
+    # Inputs
+
+    def handle(self, given: Input) -> None:
+        """Deals with one input, after everything that was due before it."""
+        self._ring_until(given.t)
+        self.now = max(self.now, given.t)
+        if isinstance(given, Started):
+            self._evaluate()
+            self._set_evaluation(1)
+            self.method.start(self)
+        elif isinstance(given, Joined):
+            self._join(given)
+        elif isinstance(given, Left):
+            self._leave(given.device)
+        elif isinstance(given, Arrived):
+            self._arrive(given)
+        elif isinstance(given, Failed):
+            self._fail(given.job, given.reason)
+        elif isinstance(given, Gathered):
+            self._end_question(given)
+        else:
+            assert isinstance(given, Passed)
+        self.outbox.flush()
+
+    @property
+    def over(self) -> bool:
+        """Whether the run's time is up, or its last job is back."""
+        if self.limits.seconds is not None and self.now >= self.limits.seconds:
+            return True
+        return self.ledger.dispatches >= self._most and all(flight.abandoned for flight in self.flights.values())
+
+    def next_alarm(self) -> float:
+        """When something is due."""
+        return self.alarms[0][0] if self.alarms else FOREVER
+
+    def _set_alarm(self, time: float, kind: Alarm, what: Any) -> None:
+        self._serial += 1
+        heapq.heappush(self.alarms, (time, self._serial, int(kind), what))
+
+    def _set_evaluation(self, number: int) -> None:
+        if self.limits.evaluate_aggregations is None:
+            self._set_alarm(self.limits.evaluate_every * number, Alarm.EVALUATE, number)
+
+    def _ring_until(self, now: float) -> None:
+        while self.alarms and self.alarms[0][0] <= now:
+            time, _, kind, what = heapq.heappop(self.alarms)
+            if self.limits.seconds is not None and time > self.limits.seconds:
+                continue
+            self.now = max(self.now, time)
+            if kind == Alarm.TIMEOUT:
+                self._time_out(what)
+            elif kind == Alarm.TIMER:
+                self.method.on_timer(self, what)
+            else:
+                self._evaluate()
+                self._set_evaluation(what + 1)
+
+    def _join(self, given: Joined) -> None:
+        """A device that comes back while it should be busy has lost its job."""
+        device = given.device
+        self._drop_of(device, "crash")
+        self.sizes[device] = given.samples
+        self.present.add(device)
+        if given.samples > 0 and device not in self.idle:
+            self.idle.add(device)
+            if self._score is not None:  # the run has begun
+                self.method.on_idle(self, device)
+
+    def _leave(self, device: int) -> None:
+        self.present.discard(device)
+        if device in self.idle:
+            self.idle.remove(device)
+        else:
+            self._drop_of(device, "left")
+
+    def _drop_of(self, device: int, reason: LossReason) -> None:
+        """The job of a device, if it has one, is lost; the device is not idle."""
+        flight = next((f for f in self.flights.values() if f.device == device), None)
+        if flight is not None:
+            del self.flights[flight.number]
+            if not flight.abandoned:
+                self._lose(flight, reason)
+
+    def _time_out(self, number: int) -> None:
+        flight = self.flights.get(number)
+        if flight is not None and not flight.abandoned:
+            flight.abandoned = True
+            self._lose(flight, "timeout")
+
+    def _arrive(self, given: Arrived) -> None:
+        flight = self.flights.pop(given.job, None)
+        if flight is None:
+            return  # cancelled, or its device was thought lost: counted as such already
+        self.ledger.joules += given.joules
+        duration = self.durations[flight.device] = self.now - flight.started
+        self.note("answer", job=given.job, seconds=given.seconds, joules=given.joules)
+        self.idle.add(flight.device)
+        if flight.abandoned:
+            self.method.on_idle(self, flight.device)
+        else:
+            self._take_upload(flight, given.weights, duration, given.loss)
+
+    def _problem(self, job: Job, weights: Weights) -> LossReason | None:
+        """The shared rules, and how far a model may have moved."""
+        problem = super()._problem(job, weights)
+        if problem is None and self.norm_bound is not None:
+            moved = float(np.linalg.norm(weights.astype(np.float64) - job.weights))
+            return "rejected" if moved > self.norm_bound else None
+        return problem
+
+    def _fail(self, number: int, reason: LossReason) -> None:
+        flight = self.flights.pop(number, None)
+        if flight is None:
+            return
+        if flight.device in self.present:
+            self.idle.add(flight.device)
+        if not flight.abandoned:
+            self._lose(flight, reason)
+        elif flight.device in self.present:
+            self.method.on_idle(self, flight.device)
+
+    def _end_question(self, given: Gathered) -> None:
+        assert self.question is not None
+        asked, self.question = self.question.asked, None
+        count = int(given.answered.sum())
+        if self._features.shape != given.rows.shape:
+            self._features = torch.zeros(given.rows.shape).numpy()  # aligned: sums have the same bits in every run
+        self._features[...] = given.rows
+        self._features[~given.answered] = 0.0
+        self.ledger.feature_uploads += count
+        self.ledger.bytes += count * given.rows.shape[1] * FEATURE_BYTES
+        self.emit(Collection(self.now, "end", count, len(asked) - count))
+        self.method.on_features(self, self._features)
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """See `Engine.state`: with the jobs on the devices."""
+        return super().state() | {
+            "sizes": self.sizes,
+            "present": sorted(self.present),
+            "flights": self.flights,
+            "question": self.question,
+            "alarms": self.alarms,
+            "unsent": self.unsent,
+            "asking": self.asking,
+            "durations": self.durations,
+            "serial": self._serial,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from `state`."""
+        super().restore(state)
+        self.sizes[:] = state["sizes"]
+        self.present = set(state["present"])
+        self.flights, self.question = state["flights"], state["question"]
+        self.alarms, self.unsent, self.asking = list(state["alarms"]), state["unsent"], state["asking"]
+        self.durations = state["durations"]
+        self._serial = state["serial"]
