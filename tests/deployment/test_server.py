@@ -1,0 +1,155 @@
+"""The server on a network of the test's own: devices that crash, lie, vanish and come back, a server that is killed."""
+
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cabafl.deployment.carrier import Answer, Hello, Result, Row, Trouble
+from cabafl.deployment.journal import Journal
+from cabafl.deployment.server import Server
+from cabafl.methods.base import FeatureKind, Job, Weights
+from cabafl.recording.events import Event, Lost, Uploaded
+from cabafl.rng import rng
+from tests.deployment.test_engine import DEVICES, FEATURES, SIZES, deployment, trained
+
+NODES = {100 + device: device for device in range(DEVICES)}
+
+
+class Network:
+    """Time goes by in steps. Answers lie in the network until they are fetched, once."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0.0
+        self.draw = rng(seed, "network")
+        self.online = set(NODES)
+        self.mail: dict[str, tuple[float, Any]] = {}  # message: when the answer is there, and what it is
+        self.sent: list[tuple[int, Job]] = []
+        self.fetched: Counter[str] = Counter()
+        self.bad: dict[int, Any] = {}  # device: what it answers to jobs
+
+    def post(self, node: int, seconds: float, content: Any) -> str:
+        name = f"m{len(self.mail)}"
+        self.mail[name] = (self.now + seconds, content)
+        self.mail[name + "@"] = (node, None)
+        return name
+
+    def nodes(self) -> set[int]:
+        return set(self.online)
+
+    def greet(self, node: int) -> str:
+        return self.post(node, 0.1, Hello(SIZES[NODES[node]]))
+
+    def send(self, node: int, job: Job) -> str:
+        self.sent.append((node, job))
+        device = NODES[node]
+        content = Result(trained(job.number, job.weights), 1.0, 2.0, None)
+        if device in self.bad:
+            content = self.bad[device]
+        return self.post(node, float(self.draw.uniform(0.5, 4.0)), content)
+
+    def ask(self, node: int, weights: Weights, kind: FeatureKind) -> str:
+        return self.post(node, 0.3, Row(FEATURES[NODES[node]]))
+
+    def receive(self, messages: Collection[str]) -> list[Answer]:
+        found = []
+        for name in messages:
+            when, content = self.mail[name]
+            if self.fetched[name]:
+                found.append(Answer(name, Trouble("unknown", "fetched before")))
+            elif self.mail[name + "@"][0] not in self.online:
+                found.append(Answer(name, Trouble("crash", "node is offline")))
+            elif when <= self.now and content is not None:
+                found.append(Answer(name, content))
+            else:
+                continue
+            self.fetched[name] += 1
+        return found
+
+
+def serve(network: Network, folder: Path, name: str = "fedasync", enough: int = DEVICES) -> tuple[Server, list[Event]]:
+    events: list[Event] = []
+    journal = Journal(folder)
+    server = Server(
+        deployment(name, events.append),
+        network,
+        journal,
+        NODES,
+        enough=enough,
+        clock=lambda: network.now,
+        warn=lambda text: None,
+    )
+    if journal.length:
+        for given_input in journal.inputs():
+            server.replay(given_input)
+        server.resume()
+    return server, events
+
+
+def run(server: Server, network: Network, until: float) -> None:
+    while network.now < until:
+        server.step()
+        network.now += 0.05
+
+
+def uploads(events: list[Event]) -> list[int]:
+    return [e.job for e in events if isinstance(e, Uploaded)]
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(0, 10_000), st.lists(st.floats(0.0, 20.0), max_size=4))
+def test_a_server_killed_at_any_moment_counts_every_upload_once(
+    tmp_path_factory: Any, seed: int, kills: list[float]
+) -> None:
+    """Killed also between fetching an answer and writing it down: that job is sent again."""
+    folder = tmp_path_factory.mktemp("run")
+    network = Network(seed)
+    server, events = serve(network, folder, "cabafl")
+    for moment in sorted(kills):
+        run(server, network, moment)
+        if server.started and int(moment * 10) % 2:
+            network.now += 1.0
+            waiting = [*server._jobs]
+            network.receive(waiting)  # fetched, and the server is killed before it wrote anything down
+        network.now += 0.5
+        server.journal.close()
+        server, events = serve(network, folder, "cabafl")
+    run(server, network, 30.0)
+    counted = uploads(events)
+    assert len(counted) == len(set(counted)) == server.engine.ledger.uploads
+    assert not [e for e in events if isinstance(e, Lost)]
+    assert len(counted) > 5
+    jobs = {job.number for _, job in network.sent}
+    assert jobs == set(counted) | server.engine.flights.keys()  # nothing is forgotten
+
+
+def test_what_devices_do_wrong_is_lost_and_the_run_goes_on(tmp_path: Path) -> None:
+    network = Network(3)
+    network.online = set(NODES) - {107}
+    network.bad = {
+        0: Trouble("crash", "SIGKILL"),
+        1: None,  # never answers
+        2: Result(np.full(4, np.nan, dtype=np.float32), 1.0, 2.0, None),
+        3: Result(np.zeros(5, dtype=np.float32), 1.0, 2.0, None),
+        4: Trouble("rejected", "not an array"),
+        5: Row(FEATURES[0]),
+    }
+    server, events = serve(network, tmp_path, enough=DEVICES - 1)
+    server.engine.limits = type(server.engine.limits)(seconds=60.0, evaluate_every=7.0, slot_timeout=6.0)
+    run(server, network, 20.0)
+    network.online.add(107)  # a new device
+    run(server, network, 40.0)
+    network.online -= {106}  # one of the two good ones leaves
+    run(server, network, 59.0)
+    reasons = Counter(e.reason for e in events if isinstance(e, Lost))
+    assert reasons.keys() >= {"crash", "timeout", "rejected"}
+    assert server.engine.present == {0, 1, 2, 3, 4, 5, 7}
+    assert np.isfinite(server.engine.model).all()
+    good = {job.device for _, job in network.sent if job.device >= 6}
+    assert good == {6, 7}
+    assert {e.device for e in events if isinstance(e, Uploaded)} <= good
+    assert len(uploads(events)) > 3
