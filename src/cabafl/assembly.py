@@ -13,6 +13,7 @@ from cabafl.data.partition import Partition, make_partition
 from cabafl.errors import UserError
 from cabafl.fleet import TIERS, Faults, Fleet, config_counts, gaussian_fleet, read_trace, tiered_fleet
 from cabafl.learning.features import find_layer
+from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.task import Task
 from cabafl.learning.training import LocalTraining, seeded
 from cabafl.learning.weights import FlatModel
@@ -146,7 +147,8 @@ def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) ->
     )
     network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model = FlatModel(network)
-    return Task(dataset, partition, model, settings, experiment.seed, layer, device)
+    privacy = FeaturePrivacy(experiment.privacy.feature_clip, experiment.privacy.feature_noise)
+    return Task(dataset, partition, model, settings, experiment.seed, layer, device, privacy)
 
 
 def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], model_bytes: int) -> Fleet:

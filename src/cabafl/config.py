@@ -158,6 +158,29 @@ class FleetSection(Section):
     faults: FaultsSection = FaultsSection()
 
 
+class PrivacySection(Section):
+    """What devices do to their feature vectors before they send them; nothing by default."""
+
+    feature_clip: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="shorten a device's feature vector to this norm"
+    )
+    feature_noise: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Gaussian noise on each of its numbers: standard deviation as a multiple of feature_clip",
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "PrivacySection":
+        if self.feature_noise and self.feature_clip is None:
+            raise ValueError(
+                f"privacy.feature_noise = {self.feature_noise}: needs privacy.feature_clip (no noise hides a vector of "
+                "any length)"
+            )
+        return self
+
+
 class MethodSection(BaseModel):
     """The method's name; every other key belongs to the method and is checked by it."""
 
@@ -225,6 +248,7 @@ class Experiment(Section):
     model: ModelSection = ModelSection()
     training: TrainingSection = TrainingSection()
     fleet: FleetSection = FleetSection()
+    privacy: PrivacySection = PrivacySection()
     method: MethodSection = MethodSection()
     run: RunSection = RunSection()
 

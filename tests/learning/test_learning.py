@@ -14,6 +14,7 @@ from cabafl.data.partition import Partition
 from cabafl.errors import UserError
 from cabafl.learning.evaluation import evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
+from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.task import Task
 from cabafl.learning.training import LocalTraining, batches, train
 from cabafl.learning.weights import FlatModel
@@ -199,3 +200,22 @@ def test_evaluation_counts() -> None:
     score = evaluate(network, scores, torch.tensor([0, 1, 1]), batch=2)
     assert (score.correct, score.samples) == (2, 3)
     assert score.loss == pytest.approx(float(F.cross_entropy(scores, torch.tensor([0, 1, 1]), reduction="sum")))
+
+
+def test_features_are_clipped_and_blurred_on_the_device() -> None:
+    work = task()
+    start = work.model.save()
+    plain = work.features(start, "activations", range(1, 4))
+    norms = np.linalg.norm(plain, axis=1)
+    work.privacy = FeaturePrivacy(clip=float(np.median(norms)))
+    clipped = work.features(start, "activations", range(1, 4))
+    np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), np.minimum(norms, np.median(norms)), rtol=1e-5)
+    np.testing.assert_allclose(clipped / np.linalg.norm(clipped, axis=1)[:, None], plain / norms[:, None], rtol=1e-4)
+    work.privacy = FeaturePrivacy(clip=float(np.median(norms)), noise=0.5)
+    blurred = work.features(start, "activations", range(1, 4))
+    np.testing.assert_array_equal(work.features(start, "activations", [3])[0], blurred[2])  # whatever the chunk
+    noise = blurred - clipped
+    assert np.std(noise) == pytest.approx(0.5 * np.median(norms), rel=0.3)
+    other = work.features(start + 1, "activations", [3]) - blurred[2]
+    assert np.abs(other).max() > 0
+    assert abs(np.corrcoef(noise)[0, 1]) < 0.5  # devices do not share their noise

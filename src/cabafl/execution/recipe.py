@@ -9,6 +9,7 @@ import torch
 from cabafl import models
 from cabafl.data.dataset import Dataset, Kind, Split
 from cabafl.data.partition import Partition
+from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.task import Task
 from cabafl.learning.training import LocalTraining
 from cabafl.learning.weights import FlatModel
@@ -30,6 +31,7 @@ class Recipe:
     seed: int
     feature_layer: str | None
     device: str
+    privacy: FeaturePrivacy
     weights: int  # entries of a flat model
 
 
@@ -47,6 +49,7 @@ def take_apart(task: Task, model: str) -> tuple[Recipe, Arrays]:
         seed=task.seed,
         feature_layer=task.feature_layer,
         device=str(task.device),
+        privacy=task.privacy,
         weights=task.model.layout.size,
     )
     arrays = {
@@ -74,7 +77,16 @@ def put_together(recipe: Recipe, arrays: Arrays) -> Task:
     network = models.build(recipe.model, recipe.kind, recipe.input_shape, recipe.classes)
     network = network.to(recipe.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     partition = Partition(arrays["indices"], arrays["offsets"])
-    return Task(data, partition, FlatModel(network), recipe.settings, recipe.seed, recipe.feature_layer, recipe.device)
+    return Task(
+        data,
+        partition,
+        FlatModel(network),
+        recipe.settings,
+        recipe.seed,
+        recipe.feature_layer,
+        recipe.device,
+        recipe.privacy,
+    )
 
 
 def share(task: Task, arrays: Arrays) -> None:

@@ -1,5 +1,6 @@
 """Data, partition and network together: everything a device job needs, in one process."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,9 +13,10 @@ from cabafl.data.dataset import Dataset
 from cabafl.data.partition import Partition
 from cabafl.learning.evaluation import Score, evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
+from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.training import LocalTraining, train
 from cabafl.learning.weights import FlatModel, Weights
-from cabafl.rng import seed64
+from cabafl.rng import rng, seed64
 
 EVALUATION_CHUNK = 2500  # test samples per evaluation job: fixed, so that sums do not depend on who computes them
 FEATURE_CHUNK = 2500  # training samples per feature job, about
@@ -42,6 +44,7 @@ class Task:
         seed: int,
         feature_layer: str | None = None,
         device: str = "cpu",
+        privacy: FeaturePrivacy | None = None,
     ) -> None:
         self.dataset = dataset
         self.partition = partition
@@ -50,6 +53,7 @@ class Task:
         self.seed = seed
         self.feature_layer = feature_layer
         self.device = torch.device(device)
+        self.privacy = privacy or FeaturePrivacy()
         self._test: dict[int, tuple[Tensor, Tensor]] = {}
 
     def train(
@@ -95,10 +99,17 @@ class Task:
                 rows.append(feature_sum(self.model.network, layer, x, counts=kind == "activation_counts"))
         width = next((len(row) for row in rows if row is not None), 0)
         table = np.zeros((len(rows), width), dtype=np.float32)
-        for i, row in enumerate(rows):
+        for i, (device, row) in enumerate(zip(devices, rows, strict=True)):
             if row is not None:
-                table[i] = row.numpy()
+                table[i] = self.privacy.applied(row.numpy(), self._noise(weights, device))
         return table
+
+    def _noise(self, weights: Weights, device: int) -> np.random.Generator | None:
+        """Repeatable, as everything in a simulation: other noise for other weights and another device."""
+        if not self.privacy.noise:
+            return None
+        digest = hashlib.blake2b(weights.tobytes(), digest_size=8).digest()
+        return rng(self.seed, "feature noise", device, int.from_bytes(digest, "little"))
 
     def evaluate(self, weights: Weights, chunk: int) -> Score:
         """Score on one chunk of the test samples; chunks are added by the caller, in order."""

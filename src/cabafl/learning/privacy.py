@@ -1,0 +1,28 @@
+"""What a device does to its feature vector before anybody else sees it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FeaturePrivacy:
+    """Shortened to a norm, then Gaussian noise on every number; nothing by default."""
+
+    clip: float | None = None
+    noise: float = 0.0  # standard deviation as a multiple of ``clip``
+
+    def applied(self, feature: Floats, random: np.random.Generator | None) -> Floats:
+        """The vector that leaves the device; ``random`` is needed where there is noise."""
+        if self.clip is None:
+            return feature
+        norm = float(np.sqrt((feature * feature).sum()))
+        if norm > self.clip:
+            feature = feature * (self.clip / norm)
+        if self.noise:
+            assert random is not None
+            feature = feature + random.normal(0.0, self.noise * self.clip, len(feature))
+        return feature
