@@ -65,20 +65,28 @@ def start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([*CABAFL, *command, "--quiet"], stderr=subprocess.DEVNULL)
 
 
+def wait_for_size(process: "subprocess.Popen[bytes]", path: Path, size: float) -> None:
+    """Until a file is longer than ``size``, or nobody writes it any more."""
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        if path.exists() and path.stat().st_size > size:
+            return
+        time.sleep(0.005)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_sigkill_at_random_moments(method: str, tmp_path: Path) -> None:
     """Real processes with workers, killed without warning, also while a checkpoint is being written."""
     kills = int(os.environ.get("CABAFL_KILLS", "2"))
-    words = settings(method, "run.workers=2", "run.checkpoint_every=0.01", f"run.virtual_time={75 * kills}")
+    words = settings(method, "run.workers=2", "run.checkpoint_every=0.01", f"run.virtual_time={100 * kills}")
     simulate(load_experiment(None, words), tmp_path / "whole")
+    length = (tmp_path / "whole" / "events.jsonl").stat().st_size
     draw = random.Random(method)
     unfinished = 0
-    for _ in range(kills):
+    for number in range(kills):
         process = start(tmp_path / "parts", *words)
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "parts" / "events.jsonl").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(draw.uniform(1.5, 5.0))
+        wait_for_size(process, tmp_path / "parts" / "events.jsonl", length * (number + draw.random()) / (kills + 0.5))
+        time.sleep(draw.uniform(0.0, 0.1))
         process.kill()
         process.wait()
         unfinished += not (tmp_path / "parts" / "summary.json").exists()
