@@ -1,0 +1,1 @@
+"""Real devices, through Flower: keys and certificates, configuration, processes."""
