@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from cabafl.cli import bench, compare, config, data, lists, observe, report, run
+from cabafl.cli import bench, compare, config, data, deploy, lists, observe, report, run
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
 from cabafl.lifeline import die_with_parent
@@ -30,6 +30,7 @@ app.command("models")(lists.models)
 app.command("config")(config.config)
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+app.add_typer(deploy.app, name="deploy")
 
 
 def main() -> None:

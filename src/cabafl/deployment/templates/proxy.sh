@@ -1,0 +1,8 @@
+#!/bin/sh
+# The public port. Needs no root: what nginx writes is below state/proxy. Further words go to nginx (-t: check only).
+set -eu
+cd "$(dirname "$0")"
+umask 077
+mkdir -p state/proxy
+PATH="$PATH:/usr/sbin"
+exec nginx -p "$PWD/state/proxy/" -c "$PWD/nginx.conf" "$@"
