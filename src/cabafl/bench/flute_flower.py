@@ -22,7 +22,7 @@ def _clients(flute: Flute) -> list[tuple[Tensor, Tensor]]:
     return client_tensors(flute)
 
 
-def train(flute: Flute, message: Any, context: Any) -> Any:
+def train(flute: Flute, message: Any, context: Any) -> Message:
     """One client's local training, a plain torch loop."""
     x, y = _clients(flute)[int(context.node_config["partition-id"])]
     network = LogisticRegression()
@@ -55,7 +55,7 @@ def serve(flute: Flute, grid: Any) -> Measured:
     arrays = ArrayRecord(LogisticRegression().state_dict())
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=1)
     clock = Clock()
-    result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=flute.rounds)
+    result: Any = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=flute.rounds)
     return clock.stop(int(sum(record["steps"] for record in result.train_metrics_clientapp.values())))
 
 
@@ -72,7 +72,7 @@ def measure(flute: Flute) -> Measured:
 
     client.train()(train_one)
     server.main()(main)
-    config = {
+    config: Any = {
         "init_args": {"address": "local"},  # never a cluster that happens to run on this machine
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }

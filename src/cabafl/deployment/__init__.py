@@ -1,0 +1,1 @@
+"""The same methods on real devices, through Flower."""
