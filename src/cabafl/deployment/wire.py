@@ -1,0 +1,193 @@
+"""Jobs, queries and replies as Flower messages: one flat float32 array and a few numbers, nothing else.
+
+Both sides read strictly. What comes from a device is checked before anything is allocated for it; there is no pickle
+and no format that could hold one. A job says nothing about where its model has been: every field is listed here.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from cabafl.methods.base import FeatureKind, Objective, Weights
+
+TRAIN, FEATURES, HELLO = "train", "query.features", "query.hello"  # message types
+LARGEST_COUNT = 1 << 53  # exact as float64 too
+_ARRAY, _NUMBERS, _VALUES = "array", "numbers", "values"
+_FORMAT = "float32-le"  # the bytes of the numbers, little-endian, without a header
+
+Field = Literal["int", "float", "str"]
+_TYPES: dict[Field, type] = {"int": int, "float": float, "str": str}
+
+
+class Malformed(ValueError):
+    """A message that is not what it should be; the reason in one line."""
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A model to train."""
+
+    number: int
+    weights: Weights
+    objective: Objective
+
+
+@dataclass(frozen=True)
+class TrainingReply:
+    """The trained model, how many samples it saw, and what it took: seconds and joules (None: not known)."""
+
+    weights: Weights
+    samples: int
+    seconds: float
+    joules: float | None
+
+
+@dataclass(frozen=True)
+class FeatureQuery:
+    """A model under which a device is to describe its data."""
+
+    weights: Weights
+    kind: FeatureKind
+    layer: str
+
+
+def encode_job(number: int, weights: Weights, objective: Objective) -> RecordDict:
+    """A job for a device."""
+    epochs = -1 if objective.epochs is None else objective.epochs
+    return _encode(
+        weights, number=number, epochs=epochs, lr_scale=float(objective.lr_scale), prox=float(objective.prox)
+    )
+
+
+def decode_job(record: RecordDict, length: int) -> TrainingJob:
+    """What `encode_job` was given; ``length`` is the number of weights of the device's own model."""
+    fields: dict[str, Field] = {"number": "int", "epochs": "int", "lr_scale": "float", "prox": "float"}
+    weights, values = _decode(record, fields, length, length)
+    number, epochs = _count(values, "number"), values["epochs"]
+    if not isinstance(epochs, int) or epochs < -1 or epochs > 1_000_000:
+        raise Malformed(f"epochs = {epochs}")
+    objective = Objective(None if epochs == -1 else epochs, _amount(values, "lr_scale"), _amount(values, "prox"))
+    return TrainingJob(number, weights, objective)
+
+
+def encode_reply(weights: Weights, samples: int, seconds: float, joules: float | None) -> RecordDict:
+    """A trained model."""
+    joules = -1.0 if joules is None else float(joules)
+    return _encode(weights, samples=int(samples), seconds=float(seconds), joules=joules)
+
+
+def decode_reply(record: RecordDict, length: int) -> TrainingReply:
+    """A reply to a job; ``length`` is the number of weights that were sent out."""
+    fields: dict[str, Field] = {"samples": "int", "seconds": "float", "joules": "float"}
+    weights, values = _decode(record, fields, length, length)
+    joules = None if values["joules"] == -1.0 else _amount(values, "joules")
+    return TrainingReply(weights, _count(values, "samples"), _amount(values, "seconds"), joules)
+
+
+def encode_feature_query(weights: Weights, kind: FeatureKind, layer: str) -> RecordDict:
+    """Asks a device for its feature vector."""
+    return _encode(weights, kind=kind, layer=layer)
+
+
+def decode_feature_query(record: RecordDict, length: int) -> FeatureQuery:
+    """What `encode_feature_query` was given."""
+    weights, values = _decode(record, {"kind": "str", "layer": "str"}, length, length)
+    kind, layer = values["kind"], str(values["layer"])
+    for known in get_args(FeatureKind):
+        if kind == known:
+            return FeatureQuery(weights, known, layer)
+    raise Malformed(f"kind = {str(kind)[:40]!r}; accepted: {', '.join(get_args(FeatureKind))}")
+
+
+def encode_features(features: Weights) -> RecordDict:
+    """A device's feature vector."""
+    return _encode(features)
+
+
+def decode_features(record: RecordDict, most: int) -> Weights:
+    """A feature vector of 1 to ``most`` numbers."""
+    return _decode(record, {}, 1, most)[0]
+
+
+def encode_hello(samples: int) -> RecordDict:
+    """A device's answer to a hello, which itself is empty: how many samples it trains with."""
+    return RecordDict({_VALUES: ConfigRecord({"samples": int(samples)})})
+
+
+def decode_hello(record: RecordDict) -> int:
+    """How many samples a device says it has."""
+    if set(record) != {_VALUES}:
+        raise Malformed(f"records {_names(record)}, not {_VALUES}")
+    return _count(_values(record, {"samples": "int"}), "samples")
+
+
+def _encode(numbers: Weights, **values: int | float | str) -> RecordDict:
+    if numbers.dtype != np.float32 or numbers.ndim != 1:
+        raise TypeError(f"one flat float32 vector is sent, not {numbers.dtype} of shape {numbers.shape}")
+    data = np.ascontiguousarray(numbers, dtype="<f4").tobytes()
+    array = Array(dtype="float32", shape=(len(numbers),), stype=_FORMAT, data=data)
+    return RecordDict({_ARRAY: ArrayRecord({_NUMBERS: array}), _VALUES: ConfigRecord(dict(values))})
+
+
+def _decode(
+    record: RecordDict, fields: Mapping[str, Field], least: int, most: int
+) -> tuple[Weights, dict[str, int | float | str]]:
+    if set(record) != {_ARRAY, _VALUES}:
+        raise Malformed(f"records {_names(record)}, not {_ARRAY} and {_VALUES}")
+    return _numbers(record, least, most), _values(record, fields)
+
+
+def _numbers(record: RecordDict, least: int, most: int) -> Weights:
+    """The vector, a view of the bytes received that cannot be written to."""
+    arrays = record[_ARRAY]
+    if not isinstance(arrays, ArrayRecord) or set(arrays) != {_NUMBERS}:
+        raise Malformed(f"{_ARRAY} is not one array")
+    array = arrays[_NUMBERS]
+    if array.dtype != "float32" or array.stype != _FORMAT:
+        raise Malformed(f"numbers of type {array.dtype[:20]!r} in format {array.stype[:20]!r}")
+    length = len(array.data) // 4
+    if array.shape != (length,) or len(array.data) != 4 * length:
+        raise Malformed(f"{len(array.data)} bytes for an array of shape {str(array.shape)[:40]}")
+    if not least <= length <= most:
+        raise Malformed(f"{length} numbers, not {least if least == most else f'{least} to {most}'}")
+    numbers = np.frombuffer(array.data, dtype="<f4").astype(np.float32, copy=False)
+    if not np.isfinite(numbers).all():
+        raise Malformed("numbers that are not finite")
+    return numbers
+
+
+def _values(record: RecordDict, fields: Mapping[str, Field]) -> dict[str, int | float | str]:
+    values = record[_VALUES]
+    if not isinstance(values, ConfigRecord) or set(values) != set(fields):
+        raise Malformed(f"{_VALUES} {_names(values)}, not {', '.join(fields) or 'none'}")
+    for name, kind in fields.items():
+        value = values[name]
+        if type(value) is not _TYPES[kind]:
+            raise Malformed(f"{name} is of type {type(value).__name__}, not {kind}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Malformed(f"{name} = {value}")
+        if isinstance(value, str) and len(value) > 200:
+            raise Malformed(f"{name} has {len(value)} characters")
+    return {name: values[name] for name in fields}  # type: ignore[misc]
+
+
+def _count(values: Mapping[str, int | float | str], name: str) -> int:
+    value = values[name]
+    if not isinstance(value, int) or not 0 <= value <= LARGEST_COUNT:
+        raise Malformed(f"{name} = {value}")
+    return value
+
+
+def _amount(values: Mapping[str, int | float | str], name: str) -> float:
+    value = values[name]
+    if not isinstance(value, float) or value < 0:
+        raise Malformed(f"{name} = {value}")
+    return value
+
+
+def _names(record: Mapping[str, object]) -> str:
+    return ", ".join(sorted(name[:20] for name in list(record)[:5])) or "none"

@@ -1,0 +1,149 @@
+"""What a device does with messages, refusals and signals, without a SuperLink."""
+
+import signal
+import time
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
+
+from flwr.app import Context, Error, Message, Metadata
+from flwr.app.message import make_message
+
+from cabafl.deployment import device, flower_internals, wire
+from cabafl.deployment.device import serve
+from cabafl.deployment.flower_internals import DeviceConnection, Link, Patience, Refused
+from cabafl.errors import UserError
+from cabafl.methods.base import PLAIN
+
+LINK = Link("127.0.0.1:1", insecure=True)
+
+
+def message(number: int) -> Message:
+    content = wire.encode_job(number, np.zeros(3, dtype=np.float32), PLAIN)
+    return make_message(Metadata(1, f"job-{number}", 1, 7, "", "", 1.8e9, 1e9, wire.TRAIN), content=content)
+
+
+class Superlink:
+    """Stands in for a device's connection; exceptions among the messages are raised, None is an empty answer."""
+
+    def __init__(self, messages: list[Message | Exception | None], patience: Patience) -> None:
+        self.messages = messages
+        self.patience = patience
+        self.heartbeat = 0.0
+        self.node_id = 7
+        self.refusals = 0
+        self.connected = 0
+        self.closed = False
+        self.sent: list[Message] = []
+
+    def connect(self) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise Refused(412)
+        self.connected += 1
+
+    def beat(self) -> None: ...
+
+    def receive(self, poll: float) -> Message | None:
+        if not self.messages:
+            self.patience.stop.set()
+            return None
+        found = self.messages.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def send(self, reply: Message, seconds: float) -> bool:
+        self.sent.append(reply)
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    messages: list[Message | Exception | None],
+    handler: device.Handler,
+    refusals: int = 0,
+) -> Superlink:
+    patience = Patience()
+    superlink = Superlink(messages, patience)
+    superlink.refusals = refusals
+    monkeypatch.setattr(device, "RETRY_CAP", 0.02)
+    monkeypatch.setattr(device, "DeviceConnection", lambda *_: cast(DeviceConnection, superlink))
+    serve(LINK, handler, poll=0.001, patience=patience, node_config={"partition-id": 3})
+    assert superlink.closed
+    return superlink
+
+
+def echo(received: Message, context: Context) -> Message:
+    assert (context.node_config, context.node_id) == ({"partition-id": 3}, 7)
+    return Message(content=received.content, reply_to=received)
+
+
+def test_answers_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    superlink = run(monkeypatch, [message(1), None, message(2)], echo)
+    assert [reply.metadata.reply_to_message_id for reply in superlink.sent] == ["job-1", "job-2"]
+
+
+def test_a_failing_handler_tells_the_kind_of_failure_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(received: Message, context: Context) -> Message:
+        raise ValueError("patient 17")
+
+    [reply] = run(monkeypatch, [message(1)], fail).sent
+    assert (reply.error.code, reply.error.reason) == (2, "ValueError")
+
+
+def test_a_message_that_could_not_be_had_is_answered_without_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    unread = Message(Error(3, "gone"), reply_to=message(1))
+    [reply] = run(monkeypatch, [unread], echo).sent
+    assert reply is unread
+
+
+def test_a_forgotten_device_makes_itself_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    superlink = run(monkeypatch, [Refused(401), message(1), Refused(403), message(2)], echo)
+    assert (superlink.connected, len(superlink.sent)) == (2, 2)
+
+
+def test_a_device_taken_for_present_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    superlink = run(monkeypatch, [message(1)], echo, refusals=2)
+    assert (superlink.connected, len(superlink.sent)) == (1, 1)
+
+
+def test_a_device_refused_for_good_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="key is not registered"):
+        run(monkeypatch, [], echo, refusals=1000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_training_and_signs_off(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    def train(received: Message, context: Context) -> Message:
+        signal.raise_signal(number)
+        time.sleep(60)
+        return echo(received, context)
+
+    before = signal.getsignal(number)
+    superlink = run(monkeypatch, [message(1), message(2)], train)
+    assert superlink.sent == []
+    assert signal.getsignal(number) is before
+
+
+def test_keys_that_cannot_be_used(tmp_path: Path) -> None:
+    for text in (b"", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"):
+        (tmp_path / "key").write_bytes(text)
+        with pytest.raises(UserError, match="private key"):
+            DeviceConnection(LINK, tmp_path / "key", 30.0, Patience())
+    with pytest.raises(UserError, match="public key"):
+        flower_internals.register_device(LINK, tmp_path / "missing.pub")
+
+
+@pytest.mark.parametrize("found", ["1.40.2", "1.42.0", "2.41.0"])
+def test_another_version_of_flower_is_refused(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    monkeypatch.setattr(flower_internals, "version", lambda _: found)
+    with pytest.raises(UserError, match=rf"flwr {found} is installed; real devices need flwr 1\.41"):
+        flower_internals._check_version()

@@ -1,0 +1,165 @@
+"""What goes over the wire comes back the same, and nothing else is accepted."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from cabafl.deployment import wire
+from cabafl.deployment.wire import Malformed
+from cabafl.methods.base import PLAIN, Objective, Weights
+
+vectors = hnp.arrays(np.float32, st.integers(1, 40), elements=st.floats(-(2.0**100), 2.0**100, width=32))
+amounts = st.floats(0, 1e300, allow_nan=False)
+
+
+@given(vectors, st.integers(0, 2**53), st.none() | st.integers(0, 1000), amounts, amounts)
+def test_job_arrives_as_it_was_sent(
+    weights: Weights, number: int, epochs: int | None, lr_scale: float, prox: float
+) -> None:
+    objective = Objective(epochs, lr_scale, prox)
+    job = wire.decode_job(wire.encode_job(number, weights, objective), len(weights))
+    assert (job.number, job.objective) == (number, objective)
+    np.testing.assert_array_equal(job.weights, weights)
+
+
+@given(vectors, st.integers(0, 2**53), amounts, st.none() | amounts)
+def test_reply_arrives_as_it_was_sent(weights: Weights, samples: int, seconds: float, joules: float | None) -> None:
+    reply = wire.decode_reply(wire.encode_reply(weights, samples, seconds, joules), len(weights))
+    assert (reply.samples, reply.seconds, reply.joules) == (samples, seconds, joules)
+    np.testing.assert_array_equal(reply.weights, weights)
+
+
+@given(vectors, st.sampled_from(["activations", "activation_counts", "labels"]), st.text(max_size=200))
+def test_feature_query_and_answer(weights: Weights, kind: Any, layer: str) -> None:
+    query = wire.decode_feature_query(wire.encode_feature_query(weights, kind, layer), len(weights))
+    assert (query.kind, query.layer) == (kind, layer)
+    np.testing.assert_array_equal(query.weights, weights)
+    np.testing.assert_array_equal(wire.decode_features(wire.encode_features(weights), len(weights)), weights)
+
+
+@given(st.integers(0, 2**53))
+def test_hello(samples: int) -> None:
+    assert wire.decode_hello(wire.encode_hello(samples)) == samples
+
+
+def test_same_model_makes_the_same_job_whatever_it_has_seen() -> None:
+    """A dispatch depends on the job's number, the weights and the objective, so it can tell nothing else."""
+    weights = np.arange(3, dtype=np.float32)
+    record = wire.encode_job(7, weights, PLAIN)
+    assert set(record) == {"array", "values"}
+    assert record["values"] == {"number": 7, "epochs": -1, "lr_scale": 1.0, "prox": 0.0}
+    assert record.object_id == wire.encode_job(7, weights.copy(), PLAIN).object_id
+
+
+def good() -> RecordDict:
+    return wire.encode_reply(np.arange(4, dtype=np.float32), 10, 1.5, 2.5)
+
+
+def array(data: bytes, shape: tuple[int, ...], dtype: str = "float32", stype: str = "float32-le") -> ArrayRecord:
+    return ArrayRecord({"numbers": Array(dtype=dtype, shape=shape, stype=stype, data=data)})
+
+
+def of(*numbers: float) -> ArrayRecord:
+    return array(np.array(numbers, dtype="<f4").tobytes(), (len(numbers),))
+
+
+def with_array(record: Any) -> RecordDict:
+    return RecordDict({"array": record, "values": good()["values"]})
+
+
+def with_values(**changes: Any) -> RecordDict:
+    values = {**dict(good()["values"]), **changes}
+    return RecordDict({"array": good()["array"], "values": ConfigRecord({k: v for k, v in values.items() if v != ""})})
+
+
+MALFORMED: dict[str, Callable[[], RecordDict]] = {
+    "empty": RecordDict,
+    "no values": lambda: RecordDict({"array": good()["array"]}),
+    "no array": lambda: RecordDict({"values": good()["values"]}),
+    "more records": lambda: RecordDict({**dict(good()), "more": ConfigRecord({"a": 1})}),
+    "numbers where the array should be": lambda: with_array(MetricRecord({"numbers": [1.0, 2.0]})),
+    "two arrays": lambda: with_array(ArrayRecord([np.zeros(4, np.float32), np.zeros(4, np.float32)])),
+    "array of another name": lambda: with_array(ArrayRecord([np.zeros(4, np.float32)])),
+    "numpy's file format": lambda: with_array(ArrayRecord({"numbers": Array(np.zeros(4, np.float32))})),
+    "pickled": lambda: with_array(array(b"\x80\x04K\x01.", (4,), dtype="object")),
+    "float64": lambda: with_array(array(bytes(32), (4,), dtype="float64")),
+    "too short": lambda: with_array(of(1, 2, 3)),
+    "too long": lambda: with_array(of(1, 2, 3, 4, 5)),
+    "no numbers": lambda: with_array(of()),
+    "wrong layout": lambda: with_array(array(bytes(16), (2, 2))),
+    "shape without bytes": lambda: with_array(array(b"", (4,))),
+    "huge shape": lambda: with_array(array(bytes(16), (1 << 60,))),
+    "half a number": lambda: with_array(array(bytes(15), (4,))),
+    "NaN": lambda: with_array(of(1, float("nan"), 2, 3)),
+    "infinite": lambda: with_array(of(1, float("-inf"), 2, 3)),
+    "value missing": lambda: with_values(samples=""),
+    "value too many": lambda: with_values(path="/etc"),
+    "text for a number": lambda: with_values(samples="ten"),
+    "list for a number": lambda: with_values(seconds=[1.0, 2.0]),
+    "float for a count": lambda: with_values(samples=10.0),
+    "truth for a count": lambda: with_values(samples=True),
+    "negative count": lambda: with_values(samples=-1),
+    "huge count": lambda: with_values(samples=1 << 60),
+    "negative time": lambda: with_values(seconds=-0.5),
+    "NaN time": lambda: with_values(seconds=float("nan")),
+    "infinite energy": lambda: with_values(joules=float("inf")),
+    "negative energy": lambda: with_values(joules=-2.0),
+    "bytes": lambda: with_values(joules=b"\x80"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_reply_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        wire.decode_reply(MALFORMED[name](), 4)
+    assert 0 < len(str(caught.value)) < 200
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_record_is_no_job_query_or_feature(name: str) -> None:
+    record = MALFORMED[name]()
+    for decode in (wire.decode_job, wire.decode_feature_query, wire.decode_features):
+        with pytest.raises(Malformed):
+            decode(record, 4)
+    with pytest.raises(Malformed):
+        wire.decode_hello(record)
+
+
+scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=9) | st.binary(max_size=9)
+names = st.sampled_from(["samples", "seconds", "joules", "number", "kind", "x"])
+records = st.dictionaries(
+    st.sampled_from(["array", "values", "x"]),
+    st.dictionaries(names, scalars, max_size=4).map(lambda values: ConfigRecord(dict(values)))
+    | st.builds(array, st.binary(max_size=20), st.tuples(st.integers(0, 5)), st.sampled_from(["float32", "object"])),
+    max_size=3,
+)
+
+
+@given(records)
+def test_whatever_a_device_sends_is_read_or_refused(content: dict[str, Any]) -> None:
+    for decode in (wire.decode_reply, wire.decode_features, wire.decode_feature_query, wire.decode_job):
+        with suppress(Malformed):
+            decode(RecordDict(content), 2)
+
+
+@pytest.mark.parametrize("numbers", [np.zeros(3), np.zeros((2, 2), np.float32)])
+def test_only_flat_float32_is_sent(numbers: Any) -> None:
+    with pytest.raises(TypeError):
+        wire.encode_features(numbers)
+
+
+def test_what_arrives_cannot_be_written_to() -> None:
+    reply = wire.decode_reply(good(), 4)
+    with pytest.raises(ValueError, match="read-only"):
+        reply.weights[0] = 1.0
