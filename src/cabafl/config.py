@@ -181,6 +181,23 @@ class PrivacySection(Section):
         return self
 
 
+class DeploySection(Section):
+    """Real devices only (`cabafl deploy`)."""
+
+    start_devices: int | None = Field(
+        None, ge=1, description="devices that must be there before the run begins; default: all of the fleet"
+    )
+    norm_bound: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="refuse an upload that is further than this from what was sent"
+    )
+    job_ttl: float = Field(
+        86400.0, gt=0, allow_inf_nan=False, description="seconds after which the network forgets an unanswered message"
+    )
+    keep_journal: bool = Field(
+        False, description="keep every upload and feature vector in the run folder, to go through the run again"
+    )
+
+
 class MethodSection(BaseModel):
     """The method's name; every other key belongs to the method and is checked by it."""
 
@@ -200,16 +217,21 @@ class RunSection(Section):
     virtual_time: float | None = Field(
         1200.0, gt=0, allow_inf_nan=False, description="virtual seconds; default 1200, or none with max_dispatches"
     )
+    wall_time: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="seconds a run on real devices lasts (`cabafl deploy`)"
+    )
     max_dispatches: int | None = Field(
         None, ge=1, description="send at most this many jobs; the run ends when the last of them is back"
     )
     evaluate_every: float = Field(
-        20.0, gt=0, allow_inf_nan=False, description="virtual seconds between two evaluations"
+        20.0, gt=0, allow_inf_nan=False, description="seconds between two evaluations, virtual or of real devices"
     )
     evaluate_aggregations: int | None = Field(
         None, ge=1, description="evaluate after every n-th aggregation instead of at fixed instants"
     )
-    slot_timeout: float | None = Field(None, gt=0, description="give a job up after this many virtual seconds")
+    slot_timeout: float | None = Field(
+        None, gt=0, description="give a job up after this many seconds, virtual or of real devices"
+    )
     max_staleness: int | None = Field(None, ge=0, description="discard uploads that are older than this many versions")
     workers: Workers = Field(
         "auto", description="worker processes: auto (one per core) | 0 (in this process) | a number"
@@ -249,6 +271,7 @@ class Experiment(Section):
     training: TrainingSection = TrainingSection()
     fleet: FleetSection = FleetSection()
     privacy: PrivacySection = PrivacySection()
+    deploy: DeploySection = DeploySection()
     method: MethodSection = MethodSection()
     run: RunSection = RunSection()
 

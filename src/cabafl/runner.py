@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import nn
 from cabafl.assembly import Parts, assemble
 from cabafl.config import Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint, remove_checkpoints, save_checkpoint
-from cabafl.engine.core import Limits
+from cabafl.engine.core import Engine, Limits
 from cabafl.errors import RunStopped, UserError
 from cabafl.execution.base import Executor
 from cabafl.execution.choice import open_executor
@@ -115,7 +115,7 @@ class _Run:
         with ExitStack() as cleanup:
             if self.folder is not None:
                 cleanup.callback(self.folder.close)
-            cleanup.enter_context(_signals(self._stop))
+            cleanup.enter_context(signals(self._stop))
             try:
                 self._begin(checkpoint)
                 while self.engine.step():
@@ -181,20 +181,9 @@ class _Run:
         import pandas as pd  # here, because a run starts sooner without it
 
         parts, engine = self.parts, self.engine
-        ledger = engine.ledger
-        summary = {
-            "method": parts.experiment.method.name,
-            "seed": parts.experiment.seed,
-            **summarise(self.rows, engine.selections, ledger.losses, ledger.slowed, ledger.staleness),
-            "wall_seconds": self.wall_seconds,
-        }
+        summary = summary_of(parts.experiment, engine, self.rows, self.wall_seconds)
         if self.folder is not None:
-            try:
-                self.folder.save_model(parts.task.model.layout.tensors(engine.model))
-                self.folder.finish(summary)
-            except OSError as error:
-                raise out_of_space(error, self.folder.path) from error
-            remove_checkpoints(self.folder.path)
+            complete(self.folder, parts.task.model.layout.tensors(engine.model), summary)
         parts.task.model.load(engine.model)
         metrics = pd.DataFrame(self.rows, columns=list(Evaluated._fields))
         return Result(
@@ -202,21 +191,48 @@ class _Run:
         )
 
     def _draw(self) -> None:
-        from cabafl.reporting.curve import draw_curve  # matplotlib: only now
+        if self.folder is not None:
+            draw(self.folder.path, self.parts.experiment, self.rows)
 
-        experiment = self.parts.experiment
-        if self.folder is None or not self.rows:
-            return
-        title = f"{experiment.method.name} on {experiment.data.dataset}, seed {experiment.seed}"
-        times, accuracy = [r.virtual_time for r in self.rows], [r.accuracy for r in self.rows]
-        try:
-            draw_curve(times, accuracy, title, self.folder.path / CURVE)
-        except OSError as error:
-            raise out_of_space(error, self.folder.path) from error
+
+def summary_of(experiment: Experiment, engine: Engine, rows: list[Evaluated], wall_seconds: float) -> dict[str, Any]:
+    """What ``summary.json`` says."""
+    ledger = engine.ledger
+    return {
+        "method": experiment.method.name,
+        "seed": experiment.seed,
+        "clock": engine.clock_name,
+        **summarise(rows, engine.selections, ledger.losses, ledger.slowed, ledger.staleness),
+        "wall_seconds": wall_seconds,
+    }
+
+
+def complete(folder: RunFolder, model: Mapping[str, torch.Tensor], summary: Mapping[str, Any]) -> None:
+    """The last files of a run."""
+    try:
+        folder.save_model(model)
+        folder.finish(summary)
+    except OSError as error:
+        raise out_of_space(error, folder.path) from error
+    remove_checkpoints(folder.path)
+
+
+def draw(path: Path, experiment: Experiment, rows: Sequence[Evaluated], clock: str = "virtual") -> None:
+    """The learning curve so far."""
+    from cabafl.reporting.curve import draw_curve  # matplotlib: only now
+
+    if not rows:
+        return
+    title = f"{experiment.method.name} on {experiment.data.dataset}, seed {experiment.seed}"
+    times, accuracy = [r.virtual_time for r in rows], [r.accuracy for r in rows]
+    try:
+        draw_curve(times, accuracy, title, path / CURVE, clock)
+    except OSError as error:
+        raise out_of_space(error, path) from error
 
 
 @contextmanager
-def _signals(stop: Callable[[int], None]) -> Iterator[None]:
+def signals(stop: Callable[[int], None]) -> Iterator[None]:
     """SIGINT and SIGTERM ask the run to stop between two events; only the main thread can take signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -234,15 +250,7 @@ def make_engine(
     parts: Parts, executor: Executor, emit: Listener, interrupt: Callable[[], None] | None = None
 ) -> Simulation:
     """The engine for assembled parts."""
-    run, training = parts.experiment.run, parts.experiment.training
-    limits = Limits(
-        seconds=run.virtual_time,
-        max_dispatches=run.max_dispatches,
-        evaluate_every=run.evaluate_every,
-        evaluate_aggregations=run.evaluate_aggregations,
-        slot_timeout=run.slot_timeout,
-        max_staleness=run.max_staleness,
-    )
+    training = parts.experiment.training
     return Simulation(
         parts.method,
         parts.fleet,
@@ -250,7 +258,7 @@ def make_engine(
         parts.task.model.save(),
         seed=parts.experiment.seed,
         slots=parts.slots,
-        limits=limits,
+        limits=limits_of(parts.experiment, parts.experiment.run.virtual_time),
         parameters=parts.task.model.layout.parameters,
         epochs=training.epochs,
         learning_rate=training.learning_rate,
@@ -260,4 +268,29 @@ def make_engine(
     )
 
 
-__all__ = ["Result", "RunStopped", "Stopped", "make_engine", "resume", "simulate"]
+def limits_of(experiment: Experiment, seconds: float | None) -> Limits:
+    """The limits of a run that lasts so long on its engine's clock."""
+    run = experiment.run
+    return Limits(
+        seconds=seconds,
+        max_dispatches=run.max_dispatches,
+        evaluate_every=run.evaluate_every,
+        evaluate_aggregations=run.evaluate_aggregations,
+        slot_timeout=run.slot_timeout,
+        max_staleness=run.max_staleness,
+    )
+
+
+__all__ = [
+    "Result",
+    "RunStopped",
+    "Stopped",
+    "complete",
+    "draw",
+    "limits_of",
+    "make_engine",
+    "resume",
+    "signals",
+    "simulate",
+    "summary_of",
+]

@@ -1,6 +1,7 @@
 """What a device does with messages, refusals and signals, without a SuperLink."""
 
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import cast
@@ -13,7 +14,7 @@ pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
 from flwr.app import Context, Error, Message, Metadata
 from flwr.app.message import make_message
 
-from cabafl.deployment import device, flower_internals, wire
+from cabafl.deployment import device, wire
 from cabafl.deployment.device import serve
 from cabafl.deployment.flower_internals import DeviceConnection, Link, Patience, Refused
 from cabafl.errors import UserError
@@ -22,9 +23,9 @@ from cabafl.methods.base import PLAIN
 LINK = Link("127.0.0.1:1", insecure=True)
 
 
-def message(number: int) -> Message:
+def message(number: int, kind: str = wire.TRAIN) -> Message:
     content = wire.encode_job(number, np.zeros(3, dtype=np.float32), PLAIN)
-    return make_message(Metadata(1, f"job-{number}", 1, 7, "", "", 1.8e9, 1e9, wire.TRAIN), content=content)
+    return make_message(Metadata(1, f"job-{number}", 1, 7, "", "", 1.8e9, 1e9, kind), content=content)
 
 
 class Superlink:
@@ -39,6 +40,7 @@ class Superlink:
         self.connected = 0
         self.closed = False
         self.sent: list[Message] = []
+        self.handed_out = 0
 
     def connect(self) -> None:
         if self.refusals:
@@ -50,11 +52,13 @@ class Superlink:
 
     def receive(self, poll: float) -> Message | None:
         if not self.messages:
-            self.patience.stop.set()
+            if len(self.sent) == self.handed_out:
+                self.patience.stop.set()
             return None
         found = self.messages.pop(0)
         if isinstance(found, Exception):
             raise found
+        self.handed_out += found is not None
         return found
 
     def send(self, reply: Message, seconds: float) -> bool:
@@ -89,6 +93,25 @@ def echo(received: Message, context: Context) -> Message:
 def test_answers_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     superlink = run(monkeypatch, [message(1), None, message(2)], echo)
     assert [reply.metadata.reply_to_message_id for reply in superlink.sent] == ["job-1", "job-2"]
+
+
+def test_features_are_told_during_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+
+    def answer(received: Message, context: Context) -> Message:
+        if received.metadata.message_type == wire.TRAIN:
+            assert told.wait(10), "the training would have to end first"
+        else:
+            told.set()
+        return echo(received, context)
+
+    superlink = run(monkeypatch, [message(1), message(2, wire.FEATURES)], answer)
+    assert [reply.metadata.reply_to_message_id for reply in superlink.sent] == ["job-2", "job-1"]
+
+
+def test_what_fails_beside_the_training_ends_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="certificate"):
+        run(monkeypatch, [UserError("the certificate is not accepted")], echo)
 
 
 def test_a_failing_handler_tells_the_kind_of_failure_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,12 +161,3 @@ def test_keys_that_cannot_be_used(tmp_path: Path) -> None:
         (tmp_path / "key").write_bytes(text)
         with pytest.raises(UserError, match="private key"):
             DeviceConnection(LINK, tmp_path / "key", 30.0, Patience())
-    with pytest.raises(UserError, match="public key"):
-        flower_internals.register_device(LINK, tmp_path / "missing.pub")
-
-
-@pytest.mark.parametrize("found", ["1.40.2", "1.42.0", "2.41.0"])
-def test_another_version_of_flower_is_refused(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    monkeypatch.setattr(flower_internals, "version", lambda _: found)
-    with pytest.raises(UserError, match=rf"flwr {found} is installed; real devices need flwr 1\.41"):
-        flower_internals._check_version()

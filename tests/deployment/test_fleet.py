@@ -16,10 +16,13 @@ pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
 
 from flwr.app import Message, RecordDict
 
+from cabafl.bench.deploy import superlink_command
 from cabafl.deployment import wire
+from cabafl.deployment.children import answers as listens
+from cabafl.deployment.children import free_ports
 from cabafl.deployment.flower_internals import Link, RunLost
 from cabafl.deployment.grid import FleetGrid, open_grid, reopen_grid
-from cabafl.deployment.superlink import flower_environment, free_port, superlink_command, wait_until_reachable
+from cabafl.deployment.pieces import environment
 from cabafl.methods.base import PLAIN
 
 LIMIT = 30.0  # seconds for anything waited for
@@ -31,7 +34,7 @@ class Bed:
     """Processes that end with the test."""
 
     folder: Path
-    port: int = field(default_factory=free_port)
+    port: int = field(default_factory=lambda: free_ports(1)[0])
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -40,13 +43,13 @@ class Bed:
 
     def start(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, env=flower_environment(self.folder), stdout=log, stderr=log)
+            process = subprocess.Popen(command, env=environment(self.folder), stdout=log, stderr=log)
         self.processes.append(process)
         return process
 
     def superlink(self) -> subprocess.Popen[bytes]:
         process = self.start(superlink_command(self.port, self.folder / "state.db"), "superlink")
-        wait_until_reachable(self.port)
+        wait_for(lambda: listens(self.port))
         return process
 
     def device(self) -> subprocess.Popen[bytes]:
@@ -99,7 +102,7 @@ def test_jobs_failures_and_a_server_that_comes_back(bed: Bed) -> None:
     wait_for(lambda: len(grid.get_node_ids()) == 2)
     nodes = grid.get_node_ids()
 
-    hellos = answers(grid, [ask(grid, node, RecordDict(), wire.HELLO) for node in nodes])
+    hellos = answers(grid, [ask(grid, node, wire.encode_greeting(""), wire.HELLO) for node in nodes])
     pids = [wire.decode_hello(hello.content) for hello in hellos]
     assert sorted(pids) == sorted(processes)
 
@@ -107,7 +110,7 @@ def test_jobs_failures_and_a_server_that_comes_back(bed: Bed) -> None:
         replies = answers(grid, [ask(grid, node, job(turn, turn + node % 7)) for node in nodes])
         for node, pid, reply in zip(nodes, pids, replies, strict=True):
             result = wire.decode_reply(reply.content, 1000)
-            assert result.samples == pid, "the same process answers every time"
+            assert result.seconds == pid, "the same process answers every time"
             assert (result.weights == turn + node % 7 + 1).all()
 
     [failed] = answers(grid, [ask(grid, nodes[0], job(13))])
@@ -120,7 +123,7 @@ def test_jobs_failures_and_a_server_that_comes_back(bed: Bed) -> None:
     os.kill(pids[0], signal.SIGKILL)
     grid = reopen_grid(bed.link, ticket, MAX_BYTES)
     [survivor] = answers(grid, [kept])
-    assert wire.decode_reply(survivor.content, 1000).samples == pids[1], "a reply to a message of the dead server"
+    assert wire.decode_reply(survivor.content, 1000).seconds == pids[1], "a reply to a message of the dead server"
     [expired] = answers(grid, [ask(grid, nodes[1], job(103), ttl=2.0)])
     assert expired.error.code == 3, "time is up"
     [lost] = answers(grid, [killed])

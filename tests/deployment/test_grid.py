@@ -92,14 +92,14 @@ def grid(superlink: Superlink, patience: Patience) -> Iterator[FleetGrid]:
 
 
 def answer(reply_to: str = "job-1", length: int = 4) -> Message:
-    content = wire.encode_reply(np.arange(length, dtype=np.float32), 9, 1.0, None)
+    content = wire.encode_reply(np.arange(length, dtype=np.float32), 9.0, 1.0, None)
     return make_message(metadata(reply_to), content=content)
 
 
 def test_reply_is_delivered_once_and_forgotten(superlink: Superlink, grid: FleetGrid) -> None:
     superlink.put(answer())
     [reply] = grid.pull_messages(["job-1", "job-2"])
-    assert wire.decode_reply(reply.content, 4).samples == 9
+    assert wire.decode_reply(reply.content, 4).seconds == 9
     assert superlink.confirmed == [reply.metadata.message_id]
     assert grid.pull_messages(["job-2"]) == []
 

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from cabafl.deployment.fleet import Device, Fleet, FleetSettings
-from cabafl.deployment.flower import require_flower
+from cabafl.deployment.flower_version import require_flower
 from cabafl.deployment.provision import CALLS, add_devices, make_fleet
 from cabafl.errors import UserError
 from cabafl.validation import validated
@@ -202,7 +202,7 @@ def test_settings_have_no_unknown_keys() -> None:
 
 
 def test_another_flower_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cabafl.deployment.flower.version", lambda name: "1.42.0")
+    monkeypatch.setattr("cabafl.deployment.flower_version.version", lambda name: "1.42.0")
     with pytest.raises(UserError, match=r"^flwr = 1.42.0: accepted: 1.41.\*, by pip install 'cabafl\[deploy\]'$"):
         require_flower()
 

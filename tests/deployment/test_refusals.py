@@ -20,9 +20,9 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'cabafl[deploy]'")
 if shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))) is None:
     pytest.skip("needs nginx (Debian: apt-get install nginx-light)", allow_module_level=True)
 
+from cabafl.deployment.admission import admit, registered
 from cabafl.deployment.children import Child, Children, answers, free_ports
 from cabafl.deployment.fleet import Device, Fleet, FleetSettings
-from cabafl.deployment.flower import admit, nodes
 from cabafl.deployment.pieces import environment, start_proxy, start_superlink, start_supernode, supernode_command
 from cabafl.deployment.provision import add_devices, make_fleet
 from cabafl.errors import RunStopped, UserError
@@ -71,7 +71,7 @@ def ended(child: Child) -> str:
 
 
 def online(fleet: Fleet) -> int:
-    return sum(node.status == "online" for node in nodes(fleet))
+    return sum(node.status == "online" for node in registered(fleet))
 
 
 def ask(fleet: Fleet, method: str, path: str, body: bytes = b"", port: int | None = None) -> int:
@@ -219,7 +219,7 @@ def test_exactly_the_devices_of_the_folder_are_admitted(children: Children, flee
     Path(extra.folder).rename(tmp_path / "gone")
     assert admit(fleet) == before
     child.process.wait(REFUSED)
-    status = {node.id: node.status for node in nodes(fleet)}
+    status = {node.id: node.status for node in registered(fleet)}
     assert [status[node] == "unregistered" for node in after.values()] == [False, False, True]
     (tmp_path / "gone").rename(extra.folder)
     with pytest.raises(UserError, match="devices/002: its key was shut out before; accepted: a new key"):

@@ -84,9 +84,11 @@ def serve(network: Network, folder: Path, name: str = "fedasync", enough: int = 
         warn=lambda text: None,
     )
     if journal.length:
+        now = 0.0
         for given_input in journal.inputs():
             server.replay(given_input)
-        server.resume()
+            now = given_input.t
+        server.resume(now)
     return server, events
 
 

@@ -22,27 +22,27 @@ vectors = hnp.arrays(np.float32, st.integers(1, 40), elements=st.floats(-(2.0**1
 amounts = st.floats(0, 1e300, allow_nan=False)
 
 
-@given(vectors, st.integers(0, 2**53), st.none() | st.integers(0, 1000), amounts, amounts)
+@given(vectors, st.integers(0, 2**53), st.none() | st.integers(0, 1000), amounts, amounts, st.booleans())
 def test_job_arrives_as_it_was_sent(
-    weights: Weights, number: int, epochs: int | None, lr_scale: float, prox: float
+    weights: Weights, number: int, epochs: int | None, lr_scale: float, prox: float, report_loss: bool
 ) -> None:
-    objective = Objective(epochs, lr_scale, prox)
+    objective = Objective(epochs, lr_scale, prox, report_loss)
     job = wire.decode_job(wire.encode_job(number, weights, objective), len(weights))
     assert (job.number, job.objective) == (number, objective)
     np.testing.assert_array_equal(job.weights, weights)
 
 
-@given(vectors, st.integers(0, 2**53), amounts, st.none() | amounts)
-def test_reply_arrives_as_it_was_sent(weights: Weights, samples: int, seconds: float, joules: float | None) -> None:
-    reply = wire.decode_reply(wire.encode_reply(weights, samples, seconds, joules), len(weights))
-    assert (reply.samples, reply.seconds, reply.joules) == (samples, seconds, joules)
+@given(vectors, amounts, amounts, st.none() | st.floats(allow_nan=False, allow_infinity=False))
+def test_reply_arrives_as_it_was_sent(weights: Weights, seconds: float, joules: float, loss: float | None) -> None:
+    reply = wire.decode_reply(wire.encode_reply(weights, seconds, joules, loss), len(weights))
+    assert (reply.seconds, reply.joules, reply.loss) == (seconds, joules, loss)
     np.testing.assert_array_equal(reply.weights, weights)
 
 
-@given(vectors, st.sampled_from(["activations", "activation_counts", "labels"]), st.text(max_size=200))
-def test_feature_query_and_answer(weights: Weights, kind: Any, layer: str) -> None:
-    query = wire.decode_feature_query(wire.encode_feature_query(weights, kind, layer), len(weights))
-    assert (query.kind, query.layer) == (kind, layer)
+@given(vectors, st.sampled_from(["activations", "activation_counts", "labels"]))
+def test_feature_query_and_answer(weights: Weights, kind: Any) -> None:
+    query = wire.decode_feature_query(wire.encode_feature_query(weights, kind), len(weights))
+    assert query.kind == kind
     np.testing.assert_array_equal(query.weights, weights)
     np.testing.assert_array_equal(wire.decode_features(wire.encode_features(weights), len(weights)), weights)
 
@@ -52,17 +52,27 @@ def test_hello(samples: int) -> None:
     assert wire.decode_hello(wire.encode_hello(samples)) == samples
 
 
+@given(st.text(max_size=wire.LONGEST_TEXT))
+def test_greeting(text: str) -> None:
+    assert wire.decode_greeting(wire.encode_greeting(text)) == text
+
+
+def test_a_greeting_without_end_is_refused() -> None:
+    with pytest.raises(Malformed, match="20001 characters"):
+        wire.decode_greeting(wire.encode_greeting("x" * 20_001))
+
+
 def test_same_model_makes_the_same_job_whatever_it_has_seen() -> None:
     """A dispatch depends on the job's number, the weights and the objective, so it can tell nothing else."""
     weights = np.arange(3, dtype=np.float32)
     record = wire.encode_job(7, weights, PLAIN)
     assert set(record) == {"array", "values"}
-    assert record["values"] == {"number": 7, "epochs": -1, "lr_scale": 1.0, "prox": 0.0}
+    assert record["values"] == {"number": 7, "epochs": -1, "lr_scale": 1.0, "prox": 0.0, "report_loss": 0}
     assert record.object_id == wire.encode_job(7, weights.copy(), PLAIN).object_id
 
 
 def good() -> RecordDict:
-    return wire.encode_reply(np.arange(4, dtype=np.float32), 10, 1.5, 2.5)
+    return wire.encode_reply(np.arange(4, dtype=np.float32), 1.5, 2.5, 0.5)
 
 
 def array(data: bytes, shape: tuple[int, ...], dtype: str = "float32", stype: str = "float32-le") -> ArrayRecord:
@@ -102,14 +112,14 @@ MALFORMED: dict[str, Callable[[], RecordDict]] = {
     "half a number": lambda: with_array(array(bytes(15), (4,))),
     "NaN": lambda: with_array(of(1, float("nan"), 2, 3)),
     "infinite": lambda: with_array(of(1, float("-inf"), 2, 3)),
-    "value missing": lambda: with_values(samples=""),
+    "value missing": lambda: with_values(losses=""),
     "value too many": lambda: with_values(path="/etc"),
-    "text for a number": lambda: with_values(samples="ten"),
+    "text for a number": lambda: with_values(losses="ten"),
     "list for a number": lambda: with_values(seconds=[1.0, 2.0]),
-    "float for a count": lambda: with_values(samples=10.0),
-    "truth for a count": lambda: with_values(samples=True),
-    "negative count": lambda: with_values(samples=-1),
-    "huge count": lambda: with_values(samples=1 << 60),
+    "float for a count": lambda: with_values(losses=10.0),
+    "truth for a count": lambda: with_values(losses=True),
+    "negative count": lambda: with_values(losses=-1),
+    "huge count": lambda: with_values(losses=1 << 60),
     "negative time": lambda: with_values(seconds=-0.5),
     "NaN time": lambda: with_values(seconds=float("nan")),
     "infinite energy": lambda: with_values(joules=float("inf")),
@@ -137,7 +147,7 @@ def test_malformed_record_is_no_job_query_or_feature(name: str) -> None:
 
 
 scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=9) | st.binary(max_size=9)
-names = st.sampled_from(["samples", "seconds", "joules", "number", "kind", "x"])
+names = st.sampled_from(["losses", "seconds", "joules", "number", "kind", "x"])
 records = st.dictionaries(
     st.sampled_from(["array", "values", "x"]),
     st.dictionaries(names, scalars, max_size=4).map(lambda values: ConfigRecord(dict(values)))

@@ -17,7 +17,7 @@ from cabafl.deployment.flower_internals import Link
 
 
 def handle(message: Message, context: Context) -> Message:
-    """Tells its process id as the number of its samples."""
+    """Tells its process id as the number of its samples and the seconds of its trainings."""
     content: RecordDict
     if message.metadata.message_type == wire.HELLO:
         content = wire.encode_hello(os.getpid())

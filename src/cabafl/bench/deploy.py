@@ -9,8 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from flwr.app import Message
@@ -19,10 +18,11 @@ from cabafl.bench import deploy_flower
 from cabafl.bench.deploy_flower import DEVICES, SECONDS, timed
 from cabafl.bench.report import Check, Section, Table
 from cabafl.bench.timing import Spread
+from cabafl.deployment.children import Children, free_ports
 from cabafl.deployment.device import serve
 from cabafl.deployment.flower_internals import Link
 from cabafl.deployment.grid import FleetGrid, open_grid
-from cabafl.deployment.superlink import flower, flower_environment, free_port, superlink_command, wait_until_reachable
+from cabafl.deployment.pieces import environment
 
 SIZES = (1_000_000, 45_000_000)  # bytes of a model
 POLL = 0.1
@@ -45,24 +45,15 @@ times = {times}
 """
 
 
-@contextmanager
-def _running(commands: Sequence[Sequence[str]], home: Path) -> Iterator[None]:
-    """Processes that end with the block; a SuperLink takes the processes it started with it."""
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        for number, command in enumerate(commands):
-            with (home / f"{number}.log").open("wb") as log:
-                started.append(subprocess.Popen(command, env=flower_environment(home), stdout=log, stderr=log))
-        yield
-    finally:
-        for process in reversed(started):
-            process.terminate()
-        for process in started:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+def superlink_command(port: int, database: Path | None = None, own_server: bool = True) -> list[str]:
+    """A SuperLink on loopback for measurements and tests: no TLS, every device is admitted.
+
+    With a database it survives a restart; without ``own_server`` it starts server apps itself.
+    """
+    words = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    words += ["--disable-runtime-dependency-installation"]
+    words += ["--isolation", "process"] if own_server else []
+    return words + (["--database", str(database)] if database else [])
 
 
 def _exchange(grid: FleetGrid, message: Message) -> Message:
@@ -74,13 +65,15 @@ def _exchange(grid: FleetGrid, message: Message) -> Message:
 
 def ours(sizes: Sequence[int], times: int, database: bool = False) -> dict[str, list[float]]:
     """This process drives the SuperLink, the devices stay in memory. With a database the SuperLink can restart."""
-    port = free_port()
+    [port] = free_ports(1)
     link = Link(f"127.0.0.1:{port}", insecure=True)
     device = [sys.executable, "-m", "cabafl.bench.deploy", link.address]
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
-        superlink = superlink_command(port, home / "state.db" if database else None)
-        with _running([superlink, *[device] * DEVICES], home):
+        with Children(home) as children:
+            _start_superlink(children, superlink_command(port, home / "state.db" if database else None), port, home)
+            for number in range(DEVICES):
+                children.start(f"device-{number}", device, environment(home), home)
             grid = open_grid(link, max_bytes=2 * max(sizes))
             try:
                 return timed(grid, lambda message: _exchange(grid, message), sizes, times)
@@ -90,7 +83,7 @@ def ours(sizes: Sequence[int], times: int, database: bool = False) -> dict[str, 
 
 def default(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
     """`flwr run` of a server app and a client app, with SuperNodes as they come."""
-    port = free_port()
+    [port] = free_ports(1)
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         app, out = home / "app", home / "out.json"
@@ -100,8 +93,12 @@ def default(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
         words = json.dumps(" ".join(map(str, sizes)))
         (app / "pyproject.toml").write_text(_APP.format(out=json.dumps(str(out)), sizes=words, times=times))
         (home / "config.toml").write_text(f'[superlink.bench]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
-        with _running([superlink_command(port, own_server=False), *_supernodes(port)], home):
-            wait_until_reachable(port)
+        with Children(home) as children:
+            _start_superlink(children, superlink_command(port, own_server=False), port, home)
+            for number, own in enumerate(free_ports(DEVICES)):
+                command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
+                command += ["--host", "127.0.0.1", "--port", str(own)]
+                children.start(f"supernode-{number}", command, environment(home), home)
             _flwr_run(app, home)
             deadline = time.monotonic() + TIME_LIMIT
             while not out.exists():
@@ -112,14 +109,14 @@ def default(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
     return taken
 
 
-def _supernodes(port: int) -> list[list[str]]:
-    words = [flower("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
-    return [[*words, "--port", str(free_port())] for _ in range(DEVICES)]
+def _start_superlink(children: Children, command: list[str], port: int, home: Path) -> None:
+    children.start("superlink", command, environment(home), home).wait_for_port(port)
 
 
 def _flwr_run(app: Path, home: Path) -> None:
-    words = [flower("flwr"), "run", str(app), "bench"]
-    done = subprocess.run(words, env=flower_environment(home), capture_output=True, text=True)
+    program = str(Path(sys.executable).with_name("flwr"))
+    words = [program, "run", str(app), "bench"]
+    done = subprocess.run(words, env=environment(home), capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"flwr run failed:\n{done.stdout[-1000:]}{done.stderr[-1000:]}")
 

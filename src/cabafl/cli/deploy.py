@@ -1,4 +1,4 @@
-"""`cabafl deploy init`"""
+"""`cabafl deploy`"""
 
 import ipaddress
 import sys
@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from cabafl.cli.console import console
+from cabafl.cli.run import new_folder, read, stoppable, summary_table, warn
 from cabafl.errors import UserError
 
 app = typer.Typer(help="Real devices, through Flower (pip install 'cabafl\\[deploy]').", no_args_is_help=True)
@@ -54,8 +56,150 @@ def init(
         _make(folder, given, 10 if devices is None else devices)
 
 
+@app.command()
+def server(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The fleet folder.")],
+    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML).")] = None,
+    settings: Annotated[list[str] | None, typer.Argument(help="section.key=value", metavar="[KEY=VALUE]...")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; default: DIR/state/run.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Run an experiment on the fleet; started again, it goes on where it was. The SuperLink has to be running."""
+    from cabafl.deployment.flower_version import require_flower
+
+    require_flower()
+    experiment = read(file, settings)
+    from cabafl.cli.progress import Progress
+    from cabafl.deployment.fleet import Fleet
+    from cabafl.deployment.service import STATUS, serve
+    from cabafl.deployment.superlink import SuperLink
+
+    fleet = Fleet.load(folder)
+    path = out or fleet.state / "run"
+    again = f"cabafl deploy server {folder} ..."
+    with Progress(experiment, enabled=not quiet, wall=True) as progress, stoppable(path, again):
+        summary = serve(experiment, SuperLink(fleet), path, status=fleet.state / STATUS, listener=progress, warn=warn)
+    _show(summary, path, quiet)
+
+
+@app.command()
+def device(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The device's folder, or with --id the fleet folder.")],
+    number: Annotated[int | None, typer.Option("--id", help="Which device of a fleet folder.")] = None,
+) -> None:
+    """Take part as a device, until stopped."""
+    from cabafl.deployment.flower_version import require_flower
+
+    require_flower()
+    import logging
+
+    from cabafl.deployment.device import serve as answer
+    from cabafl.deployment.fleet import CA, PRIVATE_KEY, Device, Fleet
+    from cabafl.deployment.flower_internals import Link
+    from cabafl.deployment.participant import Participant
+
+    if number is not None:
+        folders = Fleet.load(folder).device_folders()
+        if number not in folders:
+            raise UserError(f"--id = {number}: no such device; accepted: {', '.join(map(str, folders)) or 'none'}")
+        folder = folders[number]
+    own = Device.load(folder)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    answer(
+        Link(own.server, own.folder / CA),
+        Participant(own),
+        private_key=own.folder / PRIVATE_KEY,
+        node_config={"partition-id": own.partition},
+        heartbeat=own.heartbeat,
+    )
+
+
+@app.command()
+def status(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The fleet folder, on the server.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Show the devices, who holds which model, and when they were last heard of."""
+    import json
+
+    from cabafl.deployment.fleet import Fleet
+    from cabafl.deployment.service import STATUS, read_status
+
+    found = read_status(Fleet.load(folder).state / STATUS)
+    if as_json:
+        console.print_json(json.dumps(found))
+    else:
+        _show_status(found)
+
+
+@app.command()
+def local(
+    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML); without it, the defaults.")] = None,
+    settings: Annotated[list[str] | None, typer.Argument(help="section.key=value", metavar="[KEY=VALUE]...")] = None,
+    devices: Annotated[int, typer.Option(min=1, max=1000, help="Number of device processes.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="A folder for fleet, logs and run.")] = None,
+    time_scale: Annotated[float, typer.Option(min=0.01, help="So many times faster than the tiers say.")] = 5.0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Run a whole fleet on this machine: real processes, real TCP, TLS and keys; slow devices are imitated."""
+    from cabafl.deployment.flower_version import require_flower
+
+    require_flower()
+    experiment = read(file, settings)
+    from cabafl.cli.progress import Progress
+    from cabafl.deployment.local import Testbed, with_defaults
+
+    bed = Testbed((out or new_folder(experiment)).resolve(), devices, time_scale)
+    experiment = with_defaults(experiment, devices)
+    again = f"the same command and --out {bed.path}"
+    with Progress(experiment, enabled=not quiet, wall=True) as progress, stoppable(bed.path, again):
+        summary = bed.serve(experiment, progress, warn)
+    _show(summary, bed.run, quiet)
+
+
+def _show(summary: dict[str, Any] | None, path: Path, quiet: bool) -> None:
+    if quiet:
+        return
+    if summary is None:
+        console.print(f"{path}: this run is complete already.", soft_wrap=True)
+        return
+    console.print(summary_table(summary))
+    console.print(f"Learning curve: {path}/curve.png; report: cabafl report {path}", soft_wrap=True)
+
+
+def _show_status(found: dict[str, Any]) -> None:
+    import time
+
+    now = time.time()
+    accuracy = "-" if found["accuracy"] is None else f"{100 * found['accuracy']:.2f} %"
+    losses = ", ".join(f"{n} {reason}" for reason, n in found["losses"].items()) or "none"
+    console.print(
+        f"{found['method']}: {found['state']}, {found['seconds']:,.0f} s of {found['wall_time'] or '-'}; version "
+        f"{found['version']}, accuracy {accuracy}, {found['uploads']} uploads, jobs lost: {losses}.\n"
+        f"The server wrote this {now - found['updated']:,.0f} s ago. Run folder: {found['run']}",
+        markup=False,
+        soft_wrap=True,
+    )
+    table = Table("device", "online", "samples", "holds model", "job", "since", "last heard of", "jobs so far")
+    for line in found["devices"]:
+        since = "-" if line["since"] is None else f"{found['seconds'] - line['since']:,.0f} s"
+        seen = "never" if line["seen"] is None else f"{now - line['seen']:,.0f} s ago"
+        table.add_row(
+            str(line["device"]),
+            "yes" if line["online"] else "no",
+            str(line["samples"]),
+            "-" if line["slot"] is None else str(line["slot"]),
+            "-" if line["job"] is None else str(line["job"]),
+            since,
+            seen,
+            str(line["jobs"]),
+        )
+    console.print(table)
+
+
 def _make(folder: Path, given: dict[str, Any], devices: int) -> None:
-    from cabafl.deployment.flower import require_flower
+    from cabafl.deployment.flower_version import require_flower
 
     require_flower()
     from cabafl.deployment.fleet import FleetSettings
@@ -73,7 +217,7 @@ def _make(folder: Path, given: dict[str, Any], devices: int) -> None:
 
 
 def _add(folder: Path, count: int) -> None:
-    from cabafl.deployment.flower import require_flower
+    from cabafl.deployment.flower_version import require_flower
 
     require_flower()
     from cabafl.deployment.fleet import Fleet

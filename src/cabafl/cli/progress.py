@@ -11,12 +11,12 @@ from cabafl.recording.events import Dispatched, Evaluated, Event, Published, Upl
 
 
 class Progress:
-    """Virtual time, uploads, aggregations, accuracy and speed; a plain line per tenth of the run off a terminal."""
+    """Time, uploads, aggregations, accuracy and speed; a plain line per tenth of the run off a terminal."""
 
-    def __init__(self, experiment: Experiment, enabled: bool) -> None:
+    def __init__(self, experiment: Experiment, enabled: bool, wall: bool = False) -> None:
         run = experiment.run
         self._by_dispatches = run.max_dispatches is not None
-        self._total = float(run.max_dispatches or run.virtual_time or 0)
+        self._total = float(run.max_dispatches or (run.wall_time if wall else run.virtual_time) or 1)
         self._enabled = enabled
         self._live = enabled and console.is_terminal
         self._dispatches = self._uploads = self._aggregations = 0

@@ -39,7 +39,7 @@ def run(
     from cabafl.cli.progress import Progress
     from cabafl.runner import simulate
 
-    folder = out or _new_folder(experiment)
+    folder = out or new_folder(experiment)
     with Progress(experiment, enabled=not quiet) as progress, stoppable(folder):
         result = simulate(experiment, folder, progress, warn)
     show(result, quiet)
@@ -68,17 +68,18 @@ def resume(
 
 
 @contextmanager
-def stoppable(folder: Path) -> Iterator[None]:
+def stoppable(folder: Path, again: str | None = None) -> Iterator[None]:
     """Ctrl-C and SIGTERM end a run with what can be done about it."""
     from cabafl.runner import Stopped
 
+    again = again or f"cabafl resume {folder}"
     try:
         yield
     except Stopped as stopped:
-        console.print(f"Stopped. Not complete; continue with: cabafl resume {folder}", soft_wrap=True)
+        console.print(f"Stopped. Not complete; continue with: {again}", soft_wrap=True)
         raise typer.Exit(128 + stopped.signal) from None
     except KeyboardInterrupt:
-        console.print(f"Stopped at once. Not complete; continue with: cabafl resume {folder}", soft_wrap=True)
+        console.print(f"Stopped at once. Not complete; continue with: {again}", soft_wrap=True)
         raise typer.Exit(130) from None
 
 
@@ -94,7 +95,8 @@ def show(result: "Result", quiet: bool) -> None:
         console.print(f"Learning curve: {result.folder}/curve.png", soft_wrap=True)
 
 
-def _new_folder(experiment: "Experiment") -> Path:
+def new_folder(experiment: "Experiment") -> Path:
+    """A name for a run folder nobody named."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{experiment.data.dataset}-{experiment.method.name.rpartition(':')[2]}-seed{experiment.seed}-{stamp}"
     folder = Path("runs") / name
@@ -120,15 +122,16 @@ def summary_table(summary: dict[str, Any]) -> Table:
         "accuracy at the end (%)": percent(summary["final_accuracy"]),
         "stability (deviation of the moving average) (%)": percent(summary["stability"]),
         "fairness (variance of selections)": "-" if summary["fairness"] is None else f"{summary['fairness']:.2e}",
-        "virtual time (s)": f"{summary['virtual_time']:,.0f}",
+        f"{summary['clock']} time (s)": f"{summary['virtual_time']:,.0f}",
         "aggregations": f"{summary['aggregations']:,}",
         "uploads": f"{summary['uploads']:,}",
         "jobs lost": losses,
         "models transferred": f"{summary['transfers']:,} ({summary['bytes'] / 1e6:,.0f} MB)",
         "energy of the devices (kJ)": f"{summary['joules'] / 1e3:,.1f}",
         "mean staleness": "-" if summary["mean_staleness"] is None else f"{summary['mean_staleness']:.2f}",
-        "wall time (s)": f"{summary['wall_seconds']:,.1f}",
     }
+    if summary["clock"] == "virtual":
+        rows["wall time (s)"] = f"{summary['wall_seconds']:,.1f}"
     table = Table(title=f"{summary['method']}, seed {summary['seed']}", show_header=False, title_justify="left")
     for name, value in rows.items():
         table.add_row(name, value)

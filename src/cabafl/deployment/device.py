@@ -4,11 +4,12 @@ Flower itself starts a new Python process for every message.
 """
 
 import logging
+import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -16,11 +17,14 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from cabafl.deployment.beat import every
 from cabafl.deployment.flower_internals import RETRY_CAP, DeviceConnection, Link, Patience, Refused, Stopped
+from cabafl.deployment.wire import TRAIN
 from cabafl.errors import UserError
 
 Handler = Callable[[Message, Context], Message]
 NodeConfig = dict[str, bool | float | int | str]
 
+NAP = 0.2  # seconds after which a waiting thread looks whether to stop
+FAREWELL = 10.0  # seconds to end an answer that is not a training
 HANDLER_FAILED = 2  # error code of a reply, as Flower numbers them
 _log = logging.getLogger(__name__)
 
@@ -55,6 +59,9 @@ def serve(
 
 
 class _Device:
+    """Two threads: the main one trains, which a signal can interrupt; the other fetches messages and answers all else,
+    so that features are told while a training goes on."""
+
     def __init__(
         self, connection: DeviceConnection, handler: Handler, node_config: NodeConfig, patience: Patience
     ) -> None:
@@ -62,7 +69,10 @@ class _Device:
         self.handler = handler
         self.node_config = node_config
         self.stop = patience.stop
-        self.handling = False
+        self.trainings: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.training = False
+        self.failure: BaseException | None = None  # of the other thread
+        self._connecting = threading.Lock()
 
     def connect(self) -> None:
         """A device that died without a word is refused until the SuperLink has missed it."""
@@ -85,44 +95,82 @@ class _Device:
 
     def answer_all(self, poll: float, idle_poll: float) -> None:
         """Until stopped."""
-        last = time.monotonic()
-        pause = 0.0
-        while not self.stop.wait(pause):
-            if self._answer(poll):
-                last, pause = time.monotonic(), 0.0
-            else:
-                pause = min(max(poll, (time.monotonic() - last) / 20), idle_poll)
+        receiver = threading.Thread(target=self._receive_all, args=(poll, idle_poll), daemon=True)
+        receiver.start()
+        while not self.stop.is_set():
+            with suppress(queue.Empty):
+                message = self.trainings.get(timeout=NAP)
+                try:
+                    self.training = True
+                    reply, seconds = self._handle(message)
+                finally:
+                    self.training = False
+                self._send(reply, seconds)
+        receiver.join(FAREWELL)
+        if self.failure is not None:
+            raise self.failure
 
-    def _answer(self, poll: float) -> bool:
+    def _receive_all(self, poll: float, idle_poll: float) -> None:
+        try:
+            last = time.monotonic()
+            pause = 0.0
+            while not self.stop.wait(pause):
+                if self._receive(poll):
+                    last, pause = time.monotonic(), 0.0
+                else:
+                    pause = min(max(poll, (time.monotonic() - last) / 20), idle_poll)
+        except Stopped:
+            pass
+        except BaseException as failure:
+            self.failure = failure
+        finally:
+            self.stop.set()
+
+    def _receive(self, poll: float) -> bool:
         """Whether there was something to do."""
         try:
             message = self.connection.receive(poll)
-            if message is None:
-                return False
-            started = time.monotonic()
-            reply = message if message.has_error() else self._handle(message)
-            if not self.connection.send(reply, time.monotonic() - started):
-                _log.warning("a reply was dropped: the SuperLink does not store it")
         except Refused as refused:
-            if refused.status == 401:  # a SuperLink that has forgotten this device
-                self.connect()
-            else:  # 403: the run has ended
-                _log.warning("a message was dropped: %s", refused)
+            self._put_up_with(refused)
+            return True
+        if message is None:
+            return False
+        if message.has_error():
+            self._send(message, 0.0)
+        elif message.metadata.message_type == TRAIN:
+            self.trainings.put(message)
+        else:
+            self._send(*self._handle(message))
         return True
 
-    def _handle(self, message: Message) -> Message:
-        """The handler's reply, or an error that says no more than the kind of exception."""
-        context = Context(message.metadata.run_id, self.connection.node_id, self.node_config, RecordDict(), {})
+    def _send(self, reply: Message, seconds: float) -> None:
         try:
-            self.handling = True
-            return self.handler(message, context)
+            if not self.connection.send(reply, seconds):
+                _log.warning("a reply was dropped: the SuperLink does not store it")
+        except Refused as refused:
+            self._put_up_with(refused)
+
+    def _put_up_with(self, refused: Refused) -> None:
+        if refused.status != 401:  # 403: the run has ended
+            _log.warning("a message was dropped: %s", refused)
+        elif self._connecting.acquire(blocking=False):  # a SuperLink that has forgotten this device
+            try:
+                self.connect()
+            finally:
+                self._connecting.release()
+
+    def _handle(self, message: Message) -> tuple[Message, float]:
+        """The handler's reply, or an error that says no more than the kind of exception; and the seconds it took."""
+        context = Context(message.metadata.run_id, self.connection.node_id, self.node_config, RecordDict(), {})
+        started = time.monotonic()
+        try:
+            reply = self.handler(message, context)
         except Stopped:
             raise
         except Exception as error:
             _log.exception("the handler failed")
-            return Message(Error(HANDLER_FAILED, type(error).__name__), reply_to=message)
-        finally:
-            self.handling = False
+            reply = Message(Error(HANDLER_FAILED, type(error).__name__), reply_to=message)
+        return reply, time.monotonic() - started
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -138,7 +186,7 @@ class _Device:
                 signal.signal(number, action)
 
     def _signalled(self, _number: int, _frame: FrameType | None) -> None:
-        """Ends the handler where it is; everything else ends by itself soon."""
+        """Ends the training where it is; everything else ends by itself soon."""
         self.stop.set()
-        if self.handling:
+        if self.training:
             raise Stopped

@@ -53,6 +53,8 @@ class Deployment(Engine):
     """Drives one method over real devices. ``devices`` is the number of places: a device that is not there yet has no
     samples and is not idle."""
 
+    clock_name = "wall"
+
     def __init__(
         self,
         method: Method,
@@ -105,7 +107,7 @@ class Deployment(Engine):
             self._set_alarm(self.now + self.limits.slot_timeout, Alarm.TIMEOUT, number)
         self.unsent.append(number)
         due = self.now + self.durations.get(device, 0.0)
-        self.emit(Dispatched(self.now, number, device, tag, self.version, due))
+        self.outbox.put(Dispatched(self.now, number, device, tag, self.version, due))
         return number
 
     def cancel(self, job: int) -> None:
@@ -114,7 +116,7 @@ class Deployment(Engine):
         if flight is None:
             return
         self.ledger.losses["cancelled"] += 1
-        self.emit(Lost(self.now, job, flight.device, flight.tag, "cancelled"))
+        self.outbox.put(Lost(self.now, job, flight.device, flight.tag, "cancelled"))
         self.idle.add(flight.device)
 
     def set_timer(self, delay: float, name: str) -> None:
@@ -130,7 +132,7 @@ class Deployment(Engine):
         self.ledger.bytes += len(asked) * weights.nbytes
         self.question = Question(weights, kind, asked, None if timeout is None else self.now + timeout)
         self.asking = True
-        self.emit(Collection(self.now, "start", len(asked), 0))
+        self.outbox.put(Collection(self.now, "start", len(asked), 0))
 
     # Inputs
 
@@ -155,6 +157,15 @@ class Deployment(Engine):
         else:
             assert isinstance(given, Passed)
         self.outbox.flush()
+
+    def pass_time(self, now: float) -> None:
+        """Nothing happened until now; what was due is done. It needs no journal: the next input does the same."""
+        self.handle(Passed(now))
+
+    @property
+    def started(self) -> bool:
+        """Whether the run has begun."""
+        return self._score is not None
 
     @property
     def over(self) -> bool:
@@ -197,7 +208,7 @@ class Deployment(Engine):
         self.present.add(device)
         if given.samples > 0 and device not in self.idle:
             self.idle.add(device)
-            if self._score is not None:  # the run has begun
+            if self.started:
                 self.method.on_idle(self, device)
 
     def _leave(self, device: int) -> None:
@@ -263,7 +274,7 @@ class Deployment(Engine):
         self._features[~given.answered] = 0.0
         self.ledger.feature_uploads += count
         self.ledger.bytes += count * given.rows.shape[1] * FEATURE_BYTES
-        self.emit(Collection(self.now, "end", count, len(asked) - count))
+        self.outbox.put(Collection(self.now, "end", count, len(asked) - count))
         self.method.on_features(self, self._features)
 
     # State

@@ -120,6 +120,14 @@ class _DeviceFile(BaseModel):
     server: Annotated[str, AfterValidator(_address)]
     id: Annotated[int, Field(ge=0)]
     partition_id: Annotated[int, Field(ge=0, alias="partition-id")]
+    data: str | None = None
+    root: str | None = None
+    watts: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    processor: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    pace: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    heartbeat: Annotated[float, Field(ge=10, le=3600)] = 30.0
+    allow_modules: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,12 +138,21 @@ class Device:
     server: str
     id: int
     partition: int
+    data: str | None = None  # package.module:function that gives the samples, instead of a part of a known data set
+    root: str | None = None  # folder or file of the known data set
+    watts: float = 10.0  # while training, where the machine has no sensor
+    threads: int = 1
+    processor: str = "cpu"
+    pace: float | None = None  # seconds a job takes at least: a fast machine stands in for a slow one
+    heartbeat: float = 30.0  # seconds between two signs of life; who is silent for twice as long counts as gone
+    allow_modules: bool = False  # the server may name code that is installed here as the model
 
     @classmethod
     def load(cls, folder: Path) -> "Device":
         """Reads a device's folder."""
         file = validated(_DeviceFile, _read(folder / DEVICE, "a folder made by `cabafl deploy init`"))
-        return cls(folder, file.server, file.id, file.partition_id)
+        values = file.model_dump(exclude={"server", "id", "partition_id"})
+        return cls(folder.resolve(), file.server, file.id, file.partition_id, **values)
 
 
 @dataclass(frozen=True)

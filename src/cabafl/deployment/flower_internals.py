@@ -13,39 +13,27 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from cabafl.deployment.flower_version import require_flower
 from cabafl.errors import UserError
 
 # ruff: noqa: E402 - the version is looked at before anything of Flower is imported
 
-KNOWN_VERSION = "1.41"
-
-
-def _check_version() -> None:
-    try:
-        found = version("flwr")
-    except PackageNotFoundError:
-        raise UserError("flwr is not installed; `pip install 'cabafl[deploy]'` brings the version needed") from None
-    if found.split(".")[:2] != KNOWN_VERSION.split("."):
-        raise UserError(f"flwr {found} is installed; real devices need flwr {KNOWN_VERSION}.*")
-
-
-_check_version()
+require_flower()
 
 import httpx
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.app.message.array import Array
 from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE, SUPERLINK_NODE_ID, ErrorCode, SubStatus
 from flwr.common.serde import message_to_proto
 from flwr.common.serde_utils import error_from_proto, metadata_from_proto
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest, UnregisterNodeRequest
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -297,20 +285,37 @@ def _message(root: str, parts: dict[str, bytes]) -> Message:
 # Server
 
 
-def register_device(link: Link, public_key: Path) -> int:
-    """The node id of the device with this key (as ``ssh-keygen`` writes it), which the SuperLink admits from now on."""
-    try:
-        key = load_ssh_public_key(public_key.read_bytes())
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise UserError(f"{public_key} is no public key that can be read: {error}") from None
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise UserError(f"{public_key} is another kind of key; accepted: elliptic curve, as of `ssh-keygen -t ecdsa`")
-    text = public_key_to_bytes(key)
-    with _client(ControlHttpClient, link, "flwr CLI", Patience()) as control:
-        for node in control.ListNodes(ListNodesRequest()).nodes_info:
-            if node.public_key == text:
-                return int(node.node_id)
-        return int(control.RegisterNode(RegisterNodeRequest(public_key=text)).node_id)
+class Registered(NamedTuple):
+    """A device as the SuperLink sees it."""
+
+    id: int
+    key: bytes  # PEM
+    status: str  # "registered", "online", "offline" or "unregistered"
+    online_until: float  # seconds since the epoch: when it counts as offline without a further sign of life; 0 if never
+
+
+class Control:
+    """The control calls that are needed, on the server itself: they ask for no credentials."""
+
+    def __init__(self, link: Link) -> None:
+        self._client = _client(ControlHttpClient, link, "flwr CLI", Patience())
+
+    def nodes(self) -> list[Registered]:
+        """The devices the SuperLink has ever admitted."""
+        listed = self._client.ListNodes(ListNodesRequest()).nodes_info
+        return [Registered(n.node_id, n.public_key, n.status, n.online_until) for n in listed]
+
+    def register(self, key: bytes, name: str) -> int:
+        """Admits a device; its node id."""
+        return int(self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name)).node_id)
+
+    def unregister(self, node: int) -> None:
+        """Shuts a device out for good."""
+        self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._client.close()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """Between the network and the engine: answers become inputs, which are in the journal before they take effect; orders
 become messages."""
 
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -8,7 +10,7 @@ import numpy.typing as npt
 
 from cabafl.deployment.carrier import Answer, Carrier, Hello, Result, Row, Trouble
 from cabafl.deployment.engine import Deployment
-from cabafl.deployment.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
+from cabafl.deployment.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Started
 from cabafl.deployment.journal import Journal
 from cabafl.methods.base import LossReason
 
@@ -18,7 +20,7 @@ LOOK_FOR_NODES = 1.0  # seconds between two looks at who is online
 class Server:
     """One run over one network. ``devices`` says which device a node is; the network has made sure of that.
 
-    The run begins when ``enough`` devices have answered the greeting.
+    The run begins, and its time with it, when ``enough`` devices have answered the greeting. ``clock`` counts seconds.
     """
 
     def __init__(
@@ -39,11 +41,12 @@ class Server:
         self.clock = clock
         self.warn = warn
         self.started = False
-        self.seen: dict[int, float] = {}  # when a device was heard of last
+        self.seen: dict[int, float] = {}  # when a device was heard of last, in seconds since the epoch
         self._device = dict(devices)
         self._node = {device: node for node, device in devices.items()}
         self._online: set[int] = set()  # nodes that were greeted
-        self._looked = -LOOK_FOR_NODES
+        self._looked: float | None = None
+        self._zero: float | None = None  # where the clock stood when the run's time was 0
         self._greetings: dict[str, int] = {}  # message: node
         self._jobs: dict[str, int] = {}  # message: job
         self._questions: dict[str, int] = {}  # message: device
@@ -51,18 +54,23 @@ class Server:
 
     # The loop
 
+    def now(self) -> float:
+        """The run's time."""
+        return 0.0 if self._zero is None else self.clock() - self._zero
+
     def step(self) -> bool:
         """One look around; whether anything happened."""
-        now = self.clock()
+        now = self.now()
         before = self.journal.length
         self._look_for_nodes(now)
         waiting = [*self._greetings, *self._jobs, *self._questions]
         for answer in self.carrier.receive(waiting) if waiting else []:
             self._take(answer, now)
         if not self.started and len(self.engine.present) >= self.enough:
+            self._zero = self.clock()
             self._give(Started(now))
         if self.engine.next_alarm() <= now:
-            self.engine.handle(Passed(now))
+            self.engine.pass_time(now)
         self._close_question(now)
         self.send_orders()
         return self.journal.length > before
@@ -76,10 +84,16 @@ class Server:
         self.started = self.started or isinstance(given, Started)
         self.engine.handle(given)
 
-    def resume(self) -> None:
-        """After the journal was dealt with again: jobs that were sent are waited for, all others are sent. A question
-        is asked again, and devices have to greet again; both do no harm twice."""
-        sent = self.journal.sent()
+    def resume(self, now: float, same_network: bool = True) -> None:
+        """After the journal was dealt with again, the run goes on at time ``now``: jobs that were sent are waited for,
+        all others are sent. A network that has forgotten everything gets all of them anew. A question is asked again,
+        and devices have to greet again; both do no harm twice."""
+        if self.started:
+            self._zero = self.clock() - now
+        for device in sorted(self.engine.present - self._node.keys()):
+            self._give(Left(now, device))  # shut out meanwhile
+        sent = self.journal.sent() if same_network else {}
+        self._greetings, self._questions = {}, {}
         self._jobs = {sent[number]: number for number in self.engine.flights if number in sent}
         self.engine.unsent = [number for number in self.engine.flights if number not in sent]
         self.engine.asking = self.engine.question is not None
@@ -108,9 +122,10 @@ class Server:
     # Who is there
 
     def _look_for_nodes(self, now: float) -> None:
-        if now - self._looked < LOOK_FOR_NODES:
+        clock = self.clock()
+        if self._looked is not None and clock - self._looked < LOOK_FOR_NODES:
             return
-        self._looked = now
+        self._looked = clock
         online = self.carrier.nodes() & self._device.keys()
         for node in online - self._online:
             self._greetings[self.carrier.greet(node)] = node
@@ -136,14 +151,14 @@ class Server:
             device = self._questions.pop(message)
             if isinstance(content, Row):
                 self._rows[device] = content.features
-                self.seen[device] = now
+                self.seen[device] = time.time()
             else:
                 self.warn(f"device {device}: no features: {_text(content)}")
 
     def _take_greeting(self, node: int, content: object, now: float) -> None:
         device = self._device[node]
         if isinstance(content, Hello):
-            self.seen[device] = now
+            self.seen[device] = time.time()
             known = device in self.engine.present and self.engine.sizes[device] == content.samples
             if not (known and self._is_expected_back(device)):
                 self._give(Joined(now, device, content.samples))
@@ -159,7 +174,7 @@ class Server:
     def _take_job(self, number: int, content: object, now: float) -> None:
         flight = self.engine.flights.get(number)
         if flight is not None and isinstance(content, Result):
-            self.seen[flight.device] = now
+            self.seen[flight.device] = time.time()
         if isinstance(content, Result):
             self._give(Arrived(now, number, content.weights, content.seconds, content.joules, content.loss))
         elif isinstance(content, Trouble) and content.reason == "unknown":
@@ -176,11 +191,14 @@ class Server:
         late = question.until is not None and now >= question.until
         if self._questions and not late:
             return
-        width = max((len(row) for row in self._rows.values()), default=0)
+        [(width, _)] = Counter(len(row) for row in self._rows.values()).most_common(1) or [(0, 0)]
         table = np.zeros((len(self.engine.sizes), width), dtype=np.float32)
         answered = np.zeros(len(table), dtype=bool)
         for device, row in self._rows.items():
-            table[device], answered[device] = row, True
+            if len(row) == width:
+                table[device], answered[device] = row, True
+            else:
+                self.warn(f"device {device}: {len(row)} features instead of {width}")
         self._questions, self._rows = {}, {}
         self._give(Gathered(now, table, answered))
 

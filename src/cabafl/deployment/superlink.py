@@ -1,75 +1,75 @@
-"""Flower's SuperLink as a process: the options it needs here."""
+"""A fleet's SuperLink as the network of a service."""
 
+import json
 import os
-import socket
-import sys
-import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # else it calls on hosts outside
+from cabafl.deployment.admission import admit, server_link
+from cabafl.deployment.fleet import Fleet
+from cabafl.deployment.flower_internals import RunLost, Ticket
+from cabafl.deployment.grid import FleetGrid, open_grid, reopen_grid
+
+TICKET = "run.json"
 
 
-@dataclass(frozen=True)
-class Certificates:
-    """Of the server: the CA, the certificate it signed, the key to it."""
+class SuperLink:
+    """See `service.Network`. The ticket of the run is in the fleet's state folder while the run lasts."""
 
-    authority: Path
-    certificate: Path
-    key: Path
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.path = fleet.state / TICKET
+        self.grid: FleetGrid | None = None
 
+    def nodes(self) -> Mapping[int, int]:
+        """See `service.Network`."""
+        return admit(self.fleet)
 
-def superlink_command(
-    port: int,
-    database: Path | None = None,
-    certificates: Certificates | None = None,
-    authenticate: bool = False,
-    own_server: bool = True,
-) -> list[str]:
-    """A SuperLink on loopback. With a database it survives a restart.
+    def open(self, max_bytes: int, again: bool) -> tuple[FleetGrid, bool]:
+        """See `service.Network`."""
+        link = server_link(self.fleet)
+        ticket = None if again else self._ticket()
+        if self.grid is not None:
+            self.grid.close()
+        if ticket is not None:
+            try:
+                self.grid = reopen_grid(link, ticket, max_bytes)
+            except RunLost:
+                pass
+            else:
+                return self.grid, True
+        self.grid = open_grid(link, max_bytes)
+        _write_private(self.path, json.dumps(asdict(self.grid.ticket)).encode())
+        return self.grid, False
 
-    ``authenticate`` admits devices with a registered key only; without ``own_server`` it starts server apps itself.
-    """
-    words = [flower("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
-    words += ["--disable-runtime-dependency-installation"]
-    words += ["--isolation", "process"] if own_server else []
-    words += ["--database", str(database)] if database else []
-    words += ["--enable-supernode-auth"] if authenticate else []
-    if certificates is None:
-        return [*words, "--insecure"]
-    files = zip(
-        ("--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile"),
-        (certificates.authority, certificates.certificate, certificates.key),
-        strict=True,
-    )
-    return [*words, *(word for option, file in files for word in (option, str(file)))]
+    def forgets(self) -> type[Exception]:
+        """See `service.Network`."""
+        return RunLost
 
+    def close(self, finished: bool) -> None:
+        """See `service.Network`."""
+        if self.grid is None:
+            return
+        if finished:
+            with suppress(RunLost):  # ended already
+                self.grid.finish()
+            self.path.unlink(missing_ok=True)
+        self.grid.close()
 
-def flower(program: str) -> str:
-    """One of Flower's commands, that of this Python environment."""
-    return str(Path(sys.executable).with_name(program))
-
-
-def flower_environment(home: Path) -> dict[str, str]:
-    """The environment Flower's processes are started with; ``home`` is theirs to write to."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
-
-
-def free_port() -> int:
-    """A port of this machine that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    def _ticket(self) -> Ticket | None:
+        try:
+            return Ticket(**json.loads(self.path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
 
 
-def wait_until_reachable(port: int, seconds: float = 60.0) -> None:
-    """Until something on this machine listens."""
-    deadline = time.monotonic() + seconds
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing listens on port {port} after {seconds:.0f} s")
-        time.sleep(0.1)
+def _write_private(path: Path, content: bytes) -> None:
+    """Readable by its owner only, from the first byte on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    temporary.replace(path)

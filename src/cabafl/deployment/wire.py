@@ -16,6 +16,7 @@ from cabafl.methods.base import FeatureKind, Objective, Weights
 
 TRAIN, FEATURES, HELLO = "train", "query.features", "query.hello"  # message types
 LARGEST_COUNT = 1 << 53  # exact as float64 too
+LONGEST_TEXT = 20_000  # characters
 _ARRAY, _NUMBERS, _VALUES = "array", "numbers", "values"
 _FORMAT = "float32-le"  # the bytes of the numbers, little-endian, without a header
 
@@ -38,12 +39,12 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class TrainingReply:
-    """The trained model, how many samples it saw, and what it took: seconds and joules (None: not known)."""
+    """The trained model, what it took, and the mean loss of the last epoch where the job asked for it."""
 
     weights: Weights
-    samples: int
     seconds: float
-    joules: float | None
+    joules: float
+    loss: float | None
 
 
 @dataclass(frozen=True)
@@ -52,54 +53,74 @@ class FeatureQuery:
 
     weights: Weights
     kind: FeatureKind
-    layer: str
 
 
 def encode_job(number: int, weights: Weights, objective: Objective) -> RecordDict:
     """A job for a device."""
-    epochs = -1 if objective.epochs is None else objective.epochs
     return _encode(
-        weights, number=number, epochs=epochs, lr_scale=float(objective.lr_scale), prox=float(objective.prox)
+        weights,
+        number=number,
+        epochs=-1 if objective.epochs is None else objective.epochs,
+        lr_scale=float(objective.lr_scale),
+        prox=float(objective.prox),
+        report_loss=int(objective.report_loss),
     )
 
 
 def decode_job(record: RecordDict, length: int) -> TrainingJob:
     """What `encode_job` was given; ``length`` is the number of weights of the device's own model."""
-    fields: dict[str, Field] = {"number": "int", "epochs": "int", "lr_scale": "float", "prox": "float"}
-    weights, values = _decode(record, fields, length, length)
+    fields: dict[str, Field] = {
+        "number": "int",
+        "epochs": "int",
+        "lr_scale": "float",
+        "prox": "float",
+        "report_loss": "int",
+    }
+    weights, values = _decode(record, fields, length)
     number, epochs = _count(values, "number"), values["epochs"]
     if not isinstance(epochs, int) or epochs < -1 or epochs > 1_000_000:
         raise Malformed(f"epochs = {epochs}")
-    objective = Objective(None if epochs == -1 else epochs, _amount(values, "lr_scale"), _amount(values, "prox"))
+    objective = Objective(
+        None if epochs == -1 else epochs,
+        _amount(values, "lr_scale"),
+        _amount(values, "prox"),
+        bool(_count(values, "report_loss")),
+    )
     return TrainingJob(number, weights, objective)
 
 
-def encode_reply(weights: Weights, samples: int, seconds: float, joules: float | None) -> RecordDict:
+def encode_reply(weights: Weights, seconds: float, joules: float, loss: float | None) -> RecordDict:
     """A trained model."""
-    joules = -1.0 if joules is None else float(joules)
-    return _encode(weights, samples=int(samples), seconds=float(seconds), joules=joules)
+    known = loss is not None and math.isfinite(loss)
+    return _encode(
+        weights,
+        seconds=float(seconds),
+        joules=float(joules),
+        loss=float(loss or 0.0) if known else 0.0,
+        losses=int(known),
+    )
 
 
 def decode_reply(record: RecordDict, length: int) -> TrainingReply:
     """A reply to a job; ``length`` is the number of weights that were sent out."""
-    fields: dict[str, Field] = {"samples": "int", "seconds": "float", "joules": "float"}
-    weights, values = _decode(record, fields, length, length)
-    joules = None if values["joules"] == -1.0 else _amount(values, "joules")
-    return TrainingReply(weights, _count(values, "samples"), _amount(values, "seconds"), joules)
+    fields: dict[str, Field] = {"seconds": "float", "joules": "float", "loss": "float", "losses": "int"}
+    weights, values = _decode(record, fields, length)
+    loss = float(values["loss"]) if _count(values, "losses") else None
+    return TrainingReply(weights, _amount(values, "seconds"), _amount(values, "joules"), loss)
 
 
-def encode_feature_query(weights: Weights, kind: FeatureKind, layer: str) -> RecordDict:
+def encode_feature_query(weights: Weights, kind: FeatureKind) -> RecordDict:
     """Asks a device for its feature vector."""
-    return _encode(weights, kind=kind, layer=layer)
+    return _encode(weights, kind=kind)
 
 
 def decode_feature_query(record: RecordDict, length: int) -> FeatureQuery:
     """What `encode_feature_query` was given."""
-    weights, values = _decode(record, {"kind": "str", "layer": "str"}, length, length)
-    kind, layer = values["kind"], str(values["layer"])
+    weights, values = _decode(record, {"kind": "str"}, length)
+    kind = values["kind"]
     for known in get_args(FeatureKind):
         if kind == known:
-            return FeatureQuery(weights, known, layer)
+            return FeatureQuery(weights, known)
     raise Malformed(f"kind = {str(kind)[:40]!r}; accepted: {', '.join(get_args(FeatureKind))}")
 
 
@@ -108,21 +129,35 @@ def encode_features(features: Weights) -> RecordDict:
     return _encode(features)
 
 
-def decode_features(record: RecordDict, most: int) -> Weights:
-    """A feature vector of 1 to ``most`` numbers."""
-    return _decode(record, {}, 1, most)[0]
+def decode_features(record: RecordDict, length: int) -> Weights:
+    """A feature vector of ``length`` numbers."""
+    return _decode(record, {}, length)[0]
+
+
+def encode_greeting(text: str) -> RecordDict:
+    """Tells a device what the experiment is (`greeting.Greeting` as JSON)."""
+    return RecordDict({_VALUES: ConfigRecord({"greeting": text})})
+
+
+def decode_greeting(record: RecordDict) -> str:
+    """What `encode_greeting` was given."""
+    return str(_only_values(record, {"greeting": "str"})["greeting"])
 
 
 def encode_hello(samples: int) -> RecordDict:
-    """A device's answer to a hello, which itself is empty: how many samples it trains with."""
+    """A device's answer to the greeting: how many samples it trains with."""
     return RecordDict({_VALUES: ConfigRecord({"samples": int(samples)})})
 
 
 def decode_hello(record: RecordDict) -> int:
     """How many samples a device says it has."""
+    return _count(_only_values(record, {"samples": "int"}), "samples")
+
+
+def _only_values(record: RecordDict, fields: Mapping[str, Field]) -> dict[str, int | float | str]:
     if set(record) != {_VALUES}:
         raise Malformed(f"records {_names(record)}, not {_VALUES}")
-    return _count(_values(record, {"samples": "int"}), "samples")
+    return _values(record, fields)
 
 
 def _encode(numbers: Weights, **values: int | float | str) -> RecordDict:
@@ -134,14 +169,14 @@ def _encode(numbers: Weights, **values: int | float | str) -> RecordDict:
 
 
 def _decode(
-    record: RecordDict, fields: Mapping[str, Field], least: int, most: int
+    record: RecordDict, fields: Mapping[str, Field], length: int
 ) -> tuple[Weights, dict[str, int | float | str]]:
     if set(record) != {_ARRAY, _VALUES}:
         raise Malformed(f"records {_names(record)}, not {_ARRAY} and {_VALUES}")
-    return _numbers(record, least, most), _values(record, fields)
+    return _numbers(record, length), _values(record, fields)
 
 
-def _numbers(record: RecordDict, least: int, most: int) -> Weights:
+def _numbers(record: RecordDict, length: int) -> Weights:
     """The vector, a view of the bytes received that cannot be written to."""
     arrays = record[_ARRAY]
     if not isinstance(arrays, ArrayRecord) or set(arrays) != {_NUMBERS}:
@@ -149,11 +184,11 @@ def _numbers(record: RecordDict, least: int, most: int) -> Weights:
     array = arrays[_NUMBERS]
     if array.dtype != "float32" or array.stype != _FORMAT:
         raise Malformed(f"numbers of type {array.dtype[:20]!r} in format {array.stype[:20]!r}")
-    length = len(array.data) // 4
-    if array.shape != (length,) or len(array.data) != 4 * length:
+    found = len(array.data) // 4
+    if array.shape != (found,) or len(array.data) != 4 * found:
         raise Malformed(f"{len(array.data)} bytes for an array of shape {str(array.shape)[:40]}")
-    if not least <= length <= most:
-        raise Malformed(f"{length} numbers, not {least if least == most else f'{least} to {most}'}")
+    if found != length:
+        raise Malformed(f"{found} numbers, not {length}")
     numbers = np.frombuffer(array.data, dtype="<f4").astype(np.float32, copy=False)
     if not np.isfinite(numbers).all():
         raise Malformed("numbers that are not finite")
@@ -170,7 +205,7 @@ def _values(record: RecordDict, fields: Mapping[str, Field]) -> dict[str, int | 
             raise Malformed(f"{name} is of type {type(value).__name__}, not {kind}")
         if isinstance(value, float) and not math.isfinite(value):
             raise Malformed(f"{name} = {value}")
-        if isinstance(value, str) and len(value) > 200:
+        if isinstance(value, str) and len(value) > LONGEST_TEXT:
             raise Malformed(f"{name} has {len(value)} characters")
     return {name: values[name] for name in fields}  # type: ignore[misc]
 

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class Limits:
 class Engine(ABC):
     """Drives one method. It is the `Server` its method talks to; a subclass sends jobs out and serves events."""
 
+    clock_name: ClassVar[str] = "virtual"  # whose seconds ``now`` counts
+
     def __init__(
         self,
         method: Method,
@@ -65,7 +67,6 @@ class Engine(ABC):
         self.epochs = epochs
         self.learning_rate = learning_rate
         self.outbox = Outbox(executor, emit)
-        self.emit = self.outbox.put
         self.idle = IdleSet(len(sizes), np.flatnonzero(sizes > 0))
         self.now = 0.0
         self.version = 0
@@ -90,14 +91,14 @@ class Engine(ABC):
         """See `Server.publish`."""
         self.model = weights
         self.version += 1
-        self.emit(Published(self.now, self.version, facts))
+        self.outbox.put(Published(self.now, self.version, facts))
         every = self.limits.evaluate_aggregations
         if every is not None and self.version % every == 0:
             self._evaluate()
 
     def note(self, kind: str, /, **facts: Any) -> None:
         """See `Server.note`."""
-        self.emit(Noted(self.now, kind, facts))
+        self.outbox.put(Noted(self.now, kind, facts))
 
     @abstractmethod
     def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
@@ -144,7 +145,7 @@ class Engine(ABC):
         device, version = job.device, job.version
         staleness = self.version - version
         ledger.staleness[staleness] += 1
-        self.emit(Uploaded(self.now, job.number, device, job.tag, version, staleness))
+        self.outbox.put(Uploaded(self.now, job.number, device, job.tag, version, staleness))
         rate = self.learning_rate * job.objective.lr_scale
         self.method.on_upload(self, Upload(job, weights, self._size[device], rate, seconds, loss))
 
@@ -159,7 +160,7 @@ class Engine(ABC):
 
     def _lose(self, job: Job, reason: LossReason) -> None:
         self.ledger.losses[reason] += 1
-        self.emit(Lost(self.now, job.number, job.device, job.tag, reason))
+        self.outbox.put(Lost(self.now, job.number, job.device, job.tag, reason))
         self.method.on_loss(self, job, reason)
 
     def _evaluate(self) -> None:

@@ -50,15 +50,9 @@ class Outbox:
     def __init__(self, executor: Executor, emit: Callable[[Event], None]) -> None:
         self._executor = executor
         self._emit = emit
+        self.put = emit  # takes an event of now
         self.waiting: deque[Event | _PendingRow] = deque()  # the first is a row under way
         self._pending = 0
-
-    def put(self, event: Event) -> None:
-        """An event of now."""
-        if self.waiting:
-            self.waiting.append(event)
-        else:
-            self._emit(event)
 
     def put_row(self, time: float, score: Score, ledger: Ledger) -> None:
         """An evaluation of now, whose figures may come later; the totals are those of now."""
@@ -71,6 +65,7 @@ class Outbox:
             ledger.joules,
         )
         self.waiting.append(_PendingRow(time, score, totals))
+        self.put = self.waiting.append
         self._pending += 1
         self.flush(wait=self._pending > PENDING_LIMIT)
 
@@ -86,3 +81,4 @@ class Outbox:
                 self._pending -= 1
             self.waiting.popleft()
             self._emit(entry)
+        self.put = self._emit

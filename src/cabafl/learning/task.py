@@ -101,13 +101,13 @@ class Task:
         table = np.zeros((len(rows), width), dtype=np.float32)
         for i, (device, row) in enumerate(zip(devices, rows, strict=True)):
             if row is not None:
-                table[i] = self.privacy.applied(row.numpy(), self._noise(weights, device))
+                table[i] = self.privacy.applied(
+                    row.numpy(), self.noise(weights, device) if self.privacy.noise else None
+                )
         return table
 
-    def _noise(self, weights: Weights, device: int) -> np.random.Generator | None:
+    def noise(self, weights: Weights, device: int) -> np.random.Generator:
         """Repeatable, as everything in a simulation: other noise for other weights and another device."""
-        if not self.privacy.noise:
-            return None
         digest = hashlib.blake2b(weights.tobytes(), digest_size=8).digest()
         return rng(self.seed, "feature noise", device, int.from_bytes(digest, "little"))
 

@@ -13,19 +13,19 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make a ne
 class _Stamp:
     """The text of an instant. An upload and the dispatch that follows it share theirs, so the last one is kept."""
 
-    __slots__ = ("_text", "_time")
+    __slots__ = ("text", "time")
 
     def __init__(self) -> None:
-        self._time: float | None = None
-        self._text = ""
+        self.time: float | None = None
+        self.text = ""
 
-    def __call__(self, time: float) -> str:
-        if time is not self._time:
-            self._time, self._text = time, repr(time)
-        return self._text
+    def of(self, time: float) -> str:
+        """Exact."""
+        self.time, self.text = time, repr(time)
+        return self.text
 
 
-_stamp = _Stamp()
+_last = _Stamp()
 
 
 def _encoded(**facts: Any) -> str:
@@ -45,8 +45,9 @@ class Dispatched(NamedTuple):
     def line(self) -> str:
         """JSON."""
         t, job, device, tag, version, due = self
+        stamp = _last.text if t is _last.time else _last.of(t)
         return (
-            f'{{"t":{_stamp(t)},"event":"dispatch","job":{job},"device":{device},"slot":{tag},'
+            f'{{"t":{stamp},"event":"dispatch","job":{job},"device":{device},"slot":{tag},'
             f'"version":{version},"due":{due!r}}}'
         )
 
@@ -64,8 +65,9 @@ class Uploaded(NamedTuple):
     def line(self) -> str:
         """JSON."""
         t, job, device, tag, version, staleness = self
+        stamp = _last.text if t is _last.time else _last.of(t)
         return (
-            f'{{"t":{_stamp(t)},"event":"upload","job":{job},"device":{device},"slot":{tag},'
+            f'{{"t":{stamp},"event":"upload","job":{job},"device":{device},"slot":{tag},'
             f'"version":{version},"staleness":{staleness}}}'
         )
 

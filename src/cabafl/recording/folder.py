@@ -26,7 +26,11 @@ ENVIRONMENT = "environment.json"
 CURVE = "curve.png"
 CHECKPOINT = "checkpoint.json"
 _LINES = 2000  # events kept before they are written
-_HEADER = (",".join(Evaluated._fields) + "\n").encode()
+_COLUMNS = ",".join(Evaluated._fields[1:])
+
+
+def _header(clock: str) -> bytes:
+    return f"{clock}_time,{_COLUMNS}\n".encode()
 
 
 def sync(path: Path) -> None:
@@ -71,8 +75,11 @@ class RunFolder:
         self._rows: list[str] = []
 
     @classmethod
-    def create(cls, path: Path, experiment_toml: str, environment: Mapping[str, Any]) -> "RunFolder":
-        """A new folder that says what was asked; one that holds anything already is refused."""
+    def create(
+        cls, path: Path, experiment_toml: str, environment: Mapping[str, Any], clock: str = "virtual"
+    ) -> "RunFolder":
+        """A new folder that says what was asked; one that holds anything already is refused. ``clock`` names the
+        first column of the metrics."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
@@ -80,13 +87,13 @@ class RunFolder:
             write_atomic(path / ENVIRONMENT, as_json(environment))
             write_atomic(path / EXPERIMENT, experiment_toml.encode())
             folder = cls(path, (path / EVENTS).open("xb"), (path / METRICS).open("xb"))
-            folder._metrics.write(_HEADER)
+            folder._metrics.write(_header(clock))
         except OSError as error:
             raise UserError(f"--out = {path}: cannot be written: {error.strerror}") from None
         return folder
 
     @classmethod
-    def reopen(cls, path: Path, positions: Mapping[str, int] | None) -> "RunFolder":
+    def reopen(cls, path: Path, positions: Mapping[str, int] | None, clock: str = "virtual") -> "RunFolder":
         """An interrupted run's folder, its record cut back to where a checkpoint was taken (None: to the beginning)."""
         ends = {EVENTS: 0, METRICS: 0} if positions is None else positions
         for name, end in ends.items():
@@ -100,16 +107,17 @@ class RunFolder:
             files.append((path / name).open("ab"))
         folder = cls(path, *files)
         if positions is None:
-            folder._metrics.write(_HEADER)
+            folder._metrics.write(_header(clock))
         return folder
 
     def __call__(self, event: Event) -> None:
         """Appends one event; an evaluation also makes a row of metrics and flushes both files."""
-        self._lines.append(event.line())
+        lines = self._lines
+        lines.append(event.line())
         if type(event) is Evaluated:
             self._rows.append(event.row())
             self._write()
-        elif len(self._lines) >= _LINES:
+        elif len(lines) >= _LINES:
             self._write()
 
     def _write(self) -> None:

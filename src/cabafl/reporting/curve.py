@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 from cabafl.recording.metrics import WINDOW, best_window_mean
 
 
-def draw_curve(times: Sequence[float], accuracy: Sequence[float], title: str, path: Path) -> None:
-    """Accuracy over virtual time: each evaluation, the mean of the last ten, and the best such window."""
+def draw_curve(
+    times: Sequence[float], accuracy: Sequence[float], title: str, path: Path, clock: str = "virtual"
+) -> None:
+    """Accuracy over virtual or wall time: each evaluation, the mean of the last ten, and the best such window."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -23,7 +25,7 @@ def draw_curve(times: Sequence[float], accuracy: Sequence[float], title: str, pa
         axes.plot(times[WINDOW - 1 :], means, color="tab:blue", linewidth=2, label=f"mean of the last {WINDOW}")
         text = f"best window {100 * best[0]:.2f} ± {100 * best[1]:.2f} %"
         axes.axhline(100 * best[0], color="tab:blue", linestyle=":", linewidth=1, label=text)
-    axes.set(title=title, xlabel="virtual time [s]", ylabel="test accuracy [%]")
+    axes.set(title=title, xlabel=f"{clock} time [s]", ylabel="test accuracy [%]")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     temporary = path.with_name(f".{path.name}")

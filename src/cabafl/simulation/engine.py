@@ -113,6 +113,7 @@ class Simulation(Engine):
         self._serial = 0
         self._features = np.zeros((len(fleet), 0), dtype=np.float32)
         self._faulty = bool(self.faults.loss or self.faults.corrupt or self.faults.slowdown)
+        self._timeless = limits.slot_timeout is None
 
     # The run
 
@@ -204,10 +205,15 @@ class Simulation(Engine):
         seconds, joules = self.fleet.job(device, work)
         flight = Flight(number, device, tag, version, weights, objective, now, seconds, joules, fate.corrupt)
         self.flights[number] = flight
-        flight.needed = self._schedule_end(flight, fate)
+        end = now + seconds
+        if fate is FINE and self._timeless and end < FOREVER:  # the rule, without what `_schedule_end` has to look at
+            self._schedule_at(end, _FINISH, number)
+            flight.needed = end <= self.horizon
+        else:
+            flight.needed = self._schedule_end(flight, fate)
         if flight.needed:
             self._submit_training(flight)
-        self.emit(Dispatched(now, number, device, tag, version, now + seconds))
+        self.outbox.put(Dispatched(now, number, device, tag, version, end))
         return number
 
     def _schedule_end(self, flight: Flight, fate: Fate) -> bool:
@@ -237,7 +243,7 @@ class Simulation(Engine):
         if flight is None:
             return
         self.ledger.losses["cancelled"] += 1
-        self.emit(Lost(self.now, job, flight.device, flight.tag, "cancelled"))
+        self.outbox.put(Lost(self.now, job, flight.device, flight.tag, "cancelled"))
         self.idle.add(flight.device)
 
     def _drop(self, number: int) -> Flight | None:
@@ -266,7 +272,7 @@ class Simulation(Engine):
         allowed = FOREVER if timeout is None else timeout
         end = self.now + min(float(seconds.max(initial=0.0)), allowed)
         gathering = Gathering(weights, kind, asked, asked[seconds > allowed], needed=end <= self.horizon)
-        self.emit(Collection(self.now, "start", len(asked), 0))
+        self.outbox.put(Collection(self.now, "start", len(asked), 0))
         self._schedule_at(end, Kind.FEATURES, gathering)
         self._submit_features(end, gathering)
 
@@ -354,7 +360,7 @@ class Simulation(Engine):
         self.ledger.feature_uploads += count
         self.ledger.bytes += count * width * FEATURE_BYTES
         self.ledger.joules += self.fleet.collection_joules(gathering.asked)
-        self.emit(Collection(self.now, "end", count, len(gathering.missing)))
+        self.outbox.put(Collection(self.now, "end", count, len(gathering.missing)))
         self.method.on_features(self, rows)
 
     # State

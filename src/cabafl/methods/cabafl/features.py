@@ -36,6 +36,8 @@ class FeatureTable(State):
     def __init__(self) -> None:
         self.rows = torch.zeros((0, 0))
         self.total = np.zeros(0)
+        self.products = np.zeros(0)  # row . total
+        self.squares = np.zeros(0)  # row . row
         self._derive()
 
     def replace(self, rows: npt.NDArray[np.float32]) -> None:
@@ -48,8 +50,8 @@ class FeatureTable(State):
         self.total = np.zeros(width)
         for block in self._blocks():
             self.total += block.sum(axis=0)
-        self.products = np.empty(devices)  # row . total
-        self.squares = np.empty(devices)  # row . row
+        if len(self.products) != devices:  # else the old ones are overwritten: a large fleet's are in memory once
+            self.products, self.squares = np.empty(devices), np.empty(devices)
         for i, block in enumerate(self._blocks()):
             part = slice(i * _ROWS, i * _ROWS + len(block))
             self.products[part] = (block * self.total).sum(axis=1)

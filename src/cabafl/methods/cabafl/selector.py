@@ -72,7 +72,10 @@ def size_variances(sizes: Floats, slot: int, added: Floats) -> Floats:
     """
     slots = len(sizes)
     rest = dot(sizes, sizes) - sizes[slot] ** 2
-    variances: Floats = (rest + (sizes[slot] + added) ** 2) / (float(sizes.sum()) + added) ** 2
+    variances: Floats = np.square(sizes[slot] + added)  # in place from here: with many devices memory counts
+    variances += rest
+    total = float(sizes.sum()) + added
+    variances /= np.square(total, out=total)
     variances /= slots
     variances -= 1.0 / slots**2
     return variances

@@ -1,0 +1,81 @@
+"""The standard components of a Flower app, for `flwr run`: the same methods over a SuperLink as it comes.
+
+Flower starts a new process for every message, so a device has to read its data anew each time: `cabafl deploy` is the
+faster way. The run's configuration names the experiment; a SuperNode's, its part of the data (``partition-id``).
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from cabafl.config import Experiment, load_experiment
+from cabafl.deployment import wire
+from cabafl.deployment.fleet import Device
+from cabafl.deployment.greeting import Greeting
+from cabafl.deployment.participant import Participant
+from cabafl.deployment.service import for_devices, serve, server_task
+
+client = ClientApp()
+server = ServerApp()
+
+
+class Never(Exception):
+    """Is not raised: when Flower ends a run, it ends the process."""
+
+
+class PlainGrid:
+    """See `service.Network`: the grid Flower hands to a server app, with as many devices as are there in the end."""
+
+    def __init__(self, grid: Grid, devices: int) -> None:
+        self.grid = grid
+        self.devices = devices
+
+    def nodes(self) -> Mapping[int, int]:
+        """Waits until all are there."""
+        while len(found := sorted(self.grid.get_node_ids())) < self.devices:
+            time.sleep(1.0)
+        return dict(enumerate(found[: self.devices]))
+
+    def open(self, max_bytes: int, again: bool) -> tuple[Grid, bool]:
+        """There is one for the life of this process."""
+        return self.grid, False
+
+    def forgets(self) -> type[Exception]:
+        """Never, in this process."""
+        return Never
+
+    def close(self, finished: bool) -> None:
+        """Flower does."""
+
+
+def _experiment(context: Context) -> tuple[Experiment, int]:
+    config = context.run_config
+    file = Path(str(config["experiment"])) if config.get("experiment") else None
+    devices = int(config["devices"])
+    return for_devices(load_experiment(file, str(config.get("settings", "")).split()), devices), devices
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    """Carries one run out."""
+    experiment, devices = _experiment(context)
+    serve(experiment, PlainGrid(grid, devices), Path(str(context.run_config["out"])), warn=print)
+
+
+def _handle(message: Message, context: Context) -> Message:
+    experiment, devices = _experiment(context)
+    partition = int(context.node_config["partition-id"])
+    participant = Participant(Device(Path.cwd(), "", partition, partition, root=experiment.data.root))
+    samples = participant.join(Greeting.of(experiment, server_task(experiment), devices))
+    if message.metadata.message_type == wire.HELLO:
+        return Message(content=wire.encode_hello(samples), reply_to=message)
+    return participant(message, context)
+
+
+client.train()(_handle)
+client.query("features")(_handle)
+client.query("hello")(_handle)

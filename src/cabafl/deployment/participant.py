@@ -1,0 +1,157 @@
+"""What a device does with the messages it gets: it keeps its data and a model in memory, trains, describes its data.
+
+The server is told the number of samples, trained weights, features, seconds and joules, and nothing else.
+"""
+
+import importlib
+import logging
+import time
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from cabafl import models
+from cabafl.assembly import make_data
+from cabafl.config import Experiment
+from cabafl.data.dataset import Dataset, Split
+from cabafl.data.partition import Partition
+from cabafl.deployment import wire
+from cabafl.deployment.energy import Meter, find_meter
+from cabafl.deployment.fleet import Device
+from cabafl.deployment.greeting import Greeting
+from cabafl.errors import UserError
+from cabafl.learning.privacy import FeaturePrivacy
+from cabafl.learning.task import Task, Trained
+from cabafl.learning.training import LocalTraining
+from cabafl.learning.weights import FlatModel, Weights
+
+ME = 0  # the only device of its own partition
+_log = logging.getLogger(__name__)
+
+
+class DeviceTask(Task):
+    """A task whose noise nobody can repeat."""
+
+    def noise(self, weights: Weights, device: int) -> np.random.Generator:
+        """From the entropy of the operating system."""
+        return np.random.default_rng()
+
+
+class Participant:
+    """A message in, a message out. Features have a model of their own: they can be asked for during a training."""
+
+    def __init__(self, device: Device) -> None:
+        torch.set_num_threads(device.threads)
+        self.device = device
+        self.meter: Meter = find_meter(device.watts)
+        self.greeting: Greeting | None = None
+        self._trains: Task | None = None
+        self._describes: Task | None = None
+        _log.info("energy: %s", self.meter.source)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """The reply; whatever goes wrong is raised."""
+        kind = message.metadata.message_type
+        if kind == wire.HELLO:
+            content = wire.encode_hello(self.join(Greeting.read(wire.decode_greeting(message.content))))
+        elif kind == wire.FEATURES:
+            query = wire.decode_feature_query(message.content, self._length())
+            content = wire.encode_features(self._features(query))
+        elif kind == wire.TRAIN:
+            content = self._train(wire.decode_job(message.content, self._length()))
+        else:
+            raise wire.Malformed(f"message type {kind[:40]!r}")
+        return Message(content=content, reply_to=message)
+
+    def join(self, greeting: Greeting) -> int:
+        """Gets ready for an experiment; how many samples this device trains with."""
+        if greeting != self.greeting or self._trains is None:
+            self._trains = make_task(self.device, greeting)
+            self._describes = make_task(self.device, greeting, self._trains)
+            self.greeting = greeting
+        samples = len(self._trains.dataset.train)
+        _log.info("ready: %s on %d samples", greeting.model, samples)
+        return samples
+
+    def _length(self) -> int:
+        if self.greeting is None:
+            raise UserError("a job came before a greeting")
+        return self.greeting.weights
+
+    def _train(self, job: wire.TrainingJob) -> RecordDict:
+        """With a pace, the rest of the time is spent waiting: so a fast machine stands in for a slow one."""
+        task, how = self._trains, job.objective
+        assert task is not None
+        began = time.perf_counter()
+        results: list[Trained] = []
+
+        def work() -> None:
+            results.append(task.train(job.number, ME, job.weights, how.epochs, how.lr_scale, how.prox, how.report_loss))
+            left = 0.0 if self.device.pace is None else self.device.pace - (time.perf_counter() - began)
+            if left > 0:
+                time.sleep(left)
+
+        joules = self.meter.joules(work)
+        seconds = time.perf_counter() - began
+        _log.info("job %d: %.2f s, %.1f J", job.number, seconds, joules)
+        [trained] = results
+        return wire.encode_reply(trained.weights, seconds, joules, trained.loss)
+
+    def _features(self, query: wire.FeatureQuery) -> Weights:
+        assert self._describes is not None
+        row: Weights = self._describes.features(query.weights, query.kind, [ME])[0]
+        return row
+
+
+def make_task(device: Device, greeting: Greeting, like: Task | None = None) -> Task:
+    """The device's own samples and a network for them; of another task ``like`` it the samples are shared."""
+    if ":" in greeting.model and not device.allow_modules:
+        raise UserError(
+            f"model = {greeting.model!r}: the server names code of its own; accepted: the models of `cabafl models`, "
+            "or allow_modules = true in device.toml"
+        )
+    dataset = like.dataset if like is not None else _own_samples(device, greeting)
+    network = models.build(greeting.model, greeting.kind, greeting.input_shape, greeting.classes)
+    network = network.to(device.processor).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = FlatModel(network)
+    if model.layout.size != greeting.weights:
+        raise UserError(
+            f"model = {greeting.model!r}: {model.layout.size} weights here, {greeting.weights} on the server"
+        )
+    training = LocalTraining(**greeting.training.model_dump())
+    privacy = FeaturePrivacy(greeting.privacy.feature_clip, greeting.privacy.feature_noise)
+    count = len(dataset.train)
+    whole = Partition(np.arange(count), np.array([0, count]))
+    return DeviceTask(dataset, whole, model, training, greeting.seed, greeting.feature_layer, device.processor, privacy)
+
+
+def _own_samples(device: Device, greeting: Greeting) -> Dataset:
+    if device.data is not None:
+        train = _loaded(device.data, greeting)
+    else:
+        data = greeting.data.model_copy(update={"root": device.root})
+        dataset, partition = make_data(Experiment(seed=greeting.seed, data=data))
+        if device.partition >= len(partition):
+            raise UserError(f"partition-id = {device.partition}: accepted: 0 to {len(partition) - 1}")
+        train = dataset.train.select(torch.from_numpy(partition.device(device.partition)))
+    nothing = train.select(torch.zeros(0, dtype=torch.int64))
+    return Dataset("own", greeting.kind, train, nothing, greeting.classes, greeting.mean, greeting.deviation)
+
+
+def _loaded(name: str, greeting: Greeting) -> Split:
+    """Samples from the user's own function: ``x, y`` as arrays or tensors."""
+    module, colon, function = name.partition(":")
+    try:
+        if not colon:
+            raise ImportError("accepted: package.module:function")
+        x, y = getattr(importlib.import_module(module), function)()
+        x, y = torch.as_tensor(x), torch.as_tensor(y).to(torch.int64)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"data = {name!r}: cannot be used: {error}") from None
+    if tuple(x.shape[1:]) != greeting.input_shape or y.shape != x.shape[:1]:
+        shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
+        raise UserError(f"data = {name!r}: gives shapes {shapes}; accepted: n x {greeting.input_shape} and n labels")
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < greeting.classes:
+        raise UserError(f"data = {name!r}: labels from {y.min()} to {y.max()}; accepted: 0 to {greeting.classes - 1}")
+    return Split(x, y)

@@ -1,0 +1,45 @@
+"""A device process that behaves oddly: ``python -m tests.deployment.odd_device FOLDER HOW``.
+
+It joins and tells its features as any other; jobs it answers with NaN (``nan``), with one number too many (``layout``),
+or never (``silent``).
+"""
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Context, Message
+
+from cabafl.deployment import wire
+from cabafl.deployment.device import serve
+from cabafl.deployment.fleet import CA, PRIVATE_KEY, Device
+from cabafl.deployment.flower_internals import Link
+from cabafl.deployment.participant import Participant
+
+
+class OddDevice(Participant):
+    """Odd about its jobs only."""
+
+    how = ""
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Never a proper upload."""
+        if message.metadata.message_type != wire.TRAIN:
+            return super().__call__(message, context)
+        job = wire.decode_job(message.content, self._length())
+        weights = np.full(len(job.weights), np.nan, dtype=np.float32)
+        if self.how == "silent":
+            time.sleep(1000)
+        if self.how == "layout":
+            weights = np.zeros(len(job.weights) + 1, dtype=np.float32)
+        return Message(content=wire.encode_reply(weights, 0.1, 1.0, None), reply_to=message)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    own = Device.load(Path(sys.argv[1]))
+    odd = OddDevice(own)
+    odd.how = sys.argv[2]
+    serve(Link(own.server, own.folder / CA), odd, private_key=own.folder / PRIVATE_KEY, heartbeat=own.heartbeat)
