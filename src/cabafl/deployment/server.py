@@ -14,7 +14,7 @@ from cabafl.deployment.inputs import Arrived, Failed, Gathered, Input, Joined, L
 from cabafl.deployment.journal import Journal
 from cabafl.methods.base import LossReason
 
-LOOK_FOR_NODES = 1.0  # seconds between two looks at who is online
+LOOK_FOR_NODES = 2.0  # seconds between two looks at who is online
 
 
 class Server:

@@ -177,7 +177,7 @@ def _decode(
 
 
 def _numbers(record: RecordDict, length: int) -> Weights:
-    """The vector, a view of the bytes received that cannot be written to."""
+    """The vector, in memory of its own."""
     arrays = record[_ARRAY]
     if not isinstance(arrays, ArrayRecord) or set(arrays) != {_NUMBERS}:
         raise Malformed(f"{_ARRAY} is not one array")
@@ -189,7 +189,7 @@ def _numbers(record: RecordDict, length: int) -> Weights:
         raise Malformed(f"{len(array.data)} bytes for an array of shape {str(array.shape)[:40]}")
     if found != length:
         raise Malformed(f"{found} numbers, not {length}")
-    numbers = np.frombuffer(array.data, dtype="<f4").astype(np.float32, copy=False)
+    numbers = np.frombuffer(array.data, dtype="<f4").astype(np.float32)
     if not np.isfinite(numbers).all():
         raise Malformed("numbers that are not finite")
     return numbers

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from cabafl.recording.metrics import WINDOW
 from cabafl.reporting.runs import Run, by_label
-from cabafl.reporting.series import AXES, Series, series
+from cabafl.reporting.series import Series, axis_names, series
 from cabafl.reporting.styles import Style, styles
 from cabafl.reporting.timeline import draw_timeline
 
@@ -45,9 +45,9 @@ def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
     seed = f"Seed {next(iter(first.values())).seed}."
     pictures = [
         _picture(
-            f"accuracy-{axis}", f"Accuracy over {AXES[axis].partition(' [')[0]}", about, _curves(groups, looks, axis)
+            f"accuracy-{axis}", f"Accuracy over {name.partition(' [')[0]}", about, _curves(groups, looks, axis, name)
         )
-        for axis in AXES
+        for axis, name in axis_names(runs).items()
     ]
     text = f"How often each device was given a model; the line is an even share. {seed}"
     pictures.append(_picture("selections", "Selections per device", text, _selections(first, looks)))
@@ -69,12 +69,12 @@ def _picture(name: str, title: str, about: str, figure: Figure) -> Picture:
     return Picture(name, title, about, png.getvalue(), svg.getvalue())
 
 
-def _curves(groups: Groups, looks: Mapping[str, Style], axis: str) -> Figure:
+def _curves(groups: Groups, looks: Mapping[str, Style], axis: str, name: str) -> Figure:
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
     for place, (label, group) in enumerate(groups.items()):
         _draw_series(axes, series(group, axis), looks[label], _plain(label), place / len(groups))
-    axes.set(xlabel=AXES[axis], ylabel="test accuracy [%]")
+    axes.set(xlabel=name, ylabel="test accuracy [%]")
     axes.set_xlim(0, axes.dataLim.x1 or None)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

@@ -9,8 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 from cabafl.reporting.figures import Picture
-from cabafl.reporting.runs import Run, by_label
-from cabafl.reporting.series import AXES, Series, series
+from cabafl.reporting.runs import Run, by_label, clock_of
+from cabafl.reporting.series import AXES, Series, axis_names, series
 from cabafl.reporting.settings import common_settings, differing_settings, method_settings, shown
 from cabafl.reporting.styles import styles
 from cabafl.reporting.table import Table
@@ -153,7 +153,7 @@ def _runs(runs: Sequence[Run]) -> str:
         ]
         for run in runs
     ]
-    headings = ["method", "seed", "evaluations", "virtual time [s]", "wall time [s]", "folder"]
+    headings = ["method", "seed", "evaluations", f"{clock_of(runs)} [s]", "wall time of the computation [s]", "folder"]
     return f"<details><summary>{len(runs)} run folders</summary>{_plain_table(headings, rows)}</details>"
 
 
@@ -172,7 +172,7 @@ def _curve_data(runs: Sequence[Run]) -> dict[str, Any]:
         dashes = " ".join(f"{2.2 * length:g}" for length in looks[label].dashes)
         curves = {axis: _points(series(group, axis)) for axis in AXES}
         methods.append({"label": label, "colour": looks[label].colour, "dashes": dashes, "seeds": len(group), **curves})
-    return {"axes": AXES, "methods": methods}
+    return {"axes": axis_names(runs), "methods": methods}
 
 
 def _points(curve: Series) -> dict[str, list[float]]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,11 @@ class Run:
         return self.experiment.seed
 
     @property
+    def clock(self) -> str:
+        """Whose seconds its times are: virtual, or wall where real devices ran."""
+        return str(self.summary.get("clock", "virtual"))
+
+    @property
     def events(self) -> Path:
         """The event log, which may be long: it is streamed, never kept."""
         return self.folder / EVENTS
@@ -60,6 +65,12 @@ class Run:
         """``section.key`` -> value of everything but the seed and what changes no result."""
         flat = flatten(self.experiment.model_dump())
         return {key: value for key, value in flat.items() if key != "seed" and key not in INDIFFERENT}
+
+
+def clock_of(runs: Iterable[Run]) -> str:
+    """What all times of a report are called: "virtual time", "wall time", or "time" where both occur."""
+    clocks = {run.clock for run in runs}
+    return f"{clocks.pop()} time" if len(clocks) == 1 else "time"
 
 
 def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,12 +8,21 @@ import numpy.typing as npt
 
 from cabafl.recording.metrics import WINDOW
 from cabafl.reporting.measures import COSTS
-from cabafl.reporting.runs import Run
+from cabafl.reporting.runs import Run, clock_of
 
 Floats = npt.NDArray[np.float64]
 MOST_POINTS = 500  # more than a screen shows
-AXES = {"time": "virtual time [s]", "transfers": "models transferred", "joules": "energy of the devices [kJ]"}
+AXES = ("time", "transfers", "joules")
 SCALE = {"time": 1.0, "transfers": 1.0, "joules": 1e-3}
+
+
+def axis_names(runs: Sequence[Run]) -> dict[str, str]:
+    """What stands below each kind of curve."""
+    return {
+        "time": f"{clock_of(runs)} [s]",
+        "transfers": "models transferred",
+        "joules": "energy of the devices [kJ]",
+    }
 
 
 @dataclass(frozen=True)

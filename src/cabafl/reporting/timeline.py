@@ -7,7 +7,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from cabafl.reporting.runs import Run
+from cabafl.reporting.runs import Run, clock_of
 from cabafl.reporting.trace import Beginning, Job, read_beginning
 
 DEVICES = 20
@@ -33,10 +33,10 @@ def draw_timeline(runs: Mapping[str, Run]) -> tuple[Figure, str]:
         )
         axes.set_ylabel("device")
         axes.tick_params(labelbottom=True)
-    panels[-1].set_xlabel("virtual time [s]")
+    panels[-1].set_xlabel(f"{clock_of(runs.values())} [s]")
     _explain(figure)
     return figure, (
-        f"The first {seconds:,.0f} virtual seconds of the first {devices} devices. A bar is a job; its number and"
+        f"The first {seconds:,.0f} seconds of the first {devices} devices. A bar is a job; its number and"
         " colour are the slot of the model that travels, or, where all devices get the one global model, its version."
         " White is a device that waits; marks on top are aggregations."
     )
