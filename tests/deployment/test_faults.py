@@ -184,7 +184,7 @@ def test_everything_that_can_go_wrong(beds: Callable[[int, float], Bed]) -> None
 
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("cabafl", ["method.m=10", "method.k=2"]), ("fedasync", [])],
+    [("cabafl", ["method.m=2", "method.k=2"]), ("fedasync", [])],
 )
 def test_the_simulator_follows_a_deployed_run(
     beds: Callable[[int, float], Bed], method: str, settings: list[str]
@@ -193,7 +193,7 @@ def test_the_simulator_follows_a_deployed_run(
     bed = beds(5, 0.4)
     for number in range(5):
         bed.device(number)
-    bed.serve(f"method.name={method}", *settings, "fleet.slots=2", "run.wall_time=25")
+    bed.serve(f"method.name={method}", *settings, "fleet.slots=2", "run.wall_time=30")
     events = bed.end(120)
     run = bed.path / "run"
     again = followed(run, events)

@@ -15,6 +15,7 @@ import torch
 
 from cabafl.deployment.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.engine.core import FOREVER, Engine, Limits
+from cabafl.engine.idle import IdleSet
 from cabafl.execution.base import Executor
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Event, Lost
@@ -141,6 +142,8 @@ class Deployment(Engine):
         self._ring_until(given.t)
         self.now = max(self.now, given.t)
         if isinstance(given, Started):
+            # Who answered first is an accident: draws begin from the order a simulation begins with.
+            self.idle = IdleSet(len(self.sizes), np.array(sorted(self.idle), dtype=np.int64))
             self._evaluate()
             self._set_evaluation(1)
             self.method.start(self)
