@@ -88,7 +88,7 @@ Answer = TypeVar("Answer")
 Client = TypeVar("Client", bound=ProtobufClient)
 
 RETRY_CAP = 5.0  # seconds between two attempts to reach the SuperLink, at most
-PART_LIMIT = 1_000_000  # most bytes of one part of a reply that is no piece of an array
+PART_LIMIT = 5_000_000  # most bytes of one part of a reply that is no piece of an array
 PIECE = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 _OVERLOADED = {429, 502, 503, 504}
 _log = logging.getLogger(__name__)

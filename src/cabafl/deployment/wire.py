@@ -1,27 +1,29 @@
-"""Jobs, queries and replies as Flower messages: one flat float32 array and a few numbers, nothing else.
+"""Jobs, queries and replies as Flower messages: the bytes of one flat float32 vector (little-endian) and a few numbers,
+nothing else. Flower sends each record of a message, and each of the four parts it makes of an array, in a request of
+its own; bytes in a single record are the least it takes.
 
 Both sides read strictly. What comes from a device is checked before anything is allocated for it; there is no pickle
 and no format that could hold one. A job says nothing about where its model has been: every field is listed here.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from cabafl.methods.base import FeatureKind, Objective, Weights
 
 TRAIN, FEATURES, HELLO = "train", "query.features", "query.hello"  # message types
 LARGEST_COUNT = 1 << 53  # exact as float64 too
 LONGEST_TEXT = 20_000  # characters
-_ARRAY, _NUMBERS, _VALUES = "array", "numbers", "values"
-_FORMAT = "float32-le"  # the bytes of the numbers, little-endian, without a header
+PIECE = 4 << 20  # bytes; every record of a message is a request of its own
+_NUMBERS, _VALUES = "numbers", "values"
 
-Field = Literal["int", "float", "str"]
-_TYPES: dict[Field, type] = {"int": int, "float": float, "str": str}
+Field = Literal["int", "float", "str", "bytes"]
+_TYPES: dict[Field, type] = {"int": int, "float": float, "str": str, "bytes": bytes}
 
 
 class Malformed(ValueError):
@@ -161,44 +163,44 @@ def _only_values(record: RecordDict, fields: Mapping[str, Field]) -> dict[str, i
 
 
 def _encode(numbers: Weights, **values: int | float | str) -> RecordDict:
+    """The first piece of the numbers travels with the values, each further one in a record of its own."""
     if numbers.dtype != np.float32 or numbers.ndim != 1:
         raise TypeError(f"one flat float32 vector is sent, not {numbers.dtype} of shape {numbers.shape}")
     data = np.ascontiguousarray(numbers, dtype="<f4").tobytes()
-    array = Array(dtype="float32", shape=(len(numbers),), stype=_FORMAT, data=data)
-    return RecordDict({_ARRAY: ArrayRecord({_NUMBERS: array}), _VALUES: ConfigRecord(dict(values))})
+    pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)] or [b""]
+    record = RecordDict({_VALUES: ConfigRecord({**values, _NUMBERS: pieces[0]})})
+    for number, piece in enumerate(pieces[1:], start=1):
+        record[str(number)] = ConfigRecord({_NUMBERS: piece})
+    return record
 
 
 def _decode(
     record: RecordDict, fields: Mapping[str, Field], length: int
 ) -> tuple[Weights, dict[str, int | float | str]]:
-    if set(record) != {_ARRAY, _VALUES}:
-        raise Malformed(f"records {_names(record)}, not {_ARRAY} and {_VALUES}")
-    return _numbers(record, length), _values(record, fields)
+    names = [_VALUES, *map(str, range(1, -(-4 * length // PIECE)))]
+    if set(record) != set(names):
+        raise Malformed(f"records {_names(record)}, not {', '.join(names[:5])}")
+    values = _values(record, {**fields, _NUMBERS: "bytes"})
+    pieces = [values.pop(_NUMBERS), *(_values(record, {_NUMBERS: "bytes"}, name)[_NUMBERS] for name in names[1:])]
+    return _numbers(pieces, length), values
 
 
-def _numbers(record: RecordDict, length: int) -> Weights:
+def _numbers(pieces: Sequence[object], length: int) -> Weights:
     """The vector, in memory of its own."""
-    arrays = record[_ARRAY]
-    if not isinstance(arrays, ArrayRecord) or set(arrays) != {_NUMBERS}:
-        raise Malformed(f"{_ARRAY} is not one array")
-    array = arrays[_NUMBERS]
-    if array.dtype != "float32" or array.stype != _FORMAT:
-        raise Malformed(f"numbers of type {array.dtype[:20]!r} in format {array.stype[:20]!r}")
-    found = len(array.data) // 4
-    if array.shape != (found,) or len(array.data) != 4 * found:
-        raise Malformed(f"{len(array.data)} bytes for an array of shape {str(array.shape)[:40]}")
-    if found != length:
-        raise Malformed(f"{found} numbers, not {length}")
-    numbers = np.frombuffer(array.data, dtype="<f4").astype(np.float32)
+    found = sum(len(piece) for piece in pieces if isinstance(piece, bytes))
+    if found != 4 * length:
+        raise Malformed(f"{found} bytes for {length} numbers")
+    data = b"".join(piece for piece in pieces if isinstance(piece, bytes))
+    numbers = np.frombuffer(data, dtype="<f4").astype(np.float32)
     if not np.isfinite(numbers).all():
         raise Malformed("numbers that are not finite")
     return numbers
 
 
-def _values(record: RecordDict, fields: Mapping[str, Field]) -> dict[str, int | float | str]:
-    values = record[_VALUES]
+def _values(record: RecordDict, fields: Mapping[str, Field], where: str = _VALUES) -> dict[str, Any]:
+    values = record[where]
     if not isinstance(values, ConfigRecord) or set(values) != set(fields):
-        raise Malformed(f"{_VALUES} {_names(values)}, not {', '.join(fields) or 'none'}")
+        raise Malformed(f"{where} {_names(values)}, not {', '.join(fields)}")
     for name, kind in fields.items():
         value = values[name]
         if type(value) is not _TYPES[kind]:
@@ -207,7 +209,7 @@ def _values(record: RecordDict, fields: Mapping[str, Field]) -> dict[str, int | 
             raise Malformed(f"{name} = {value}")
         if isinstance(value, str) and len(value) > LONGEST_TEXT:
             raise Malformed(f"{name} has {len(value)} characters")
-    return {name: values[name] for name in fields}  # type: ignore[misc]
+    return {name: values[name] for name in fields}
 
 
 def _count(values: Mapping[str, int | float | str], name: str) -> int:
