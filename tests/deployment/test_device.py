@@ -80,7 +80,7 @@ def run(
     superlink.refusals = refusals
     monkeypatch.setattr(device, "RETRY_CAP", 0.02)
     monkeypatch.setattr(device, "DeviceConnection", lambda *_: cast(DeviceConnection, superlink))
-    serve(LINK, handler, poll=0.001, patience=patience, node_config={"partition-id": 3})
+    serve(LINK, handler, poll=0.001, idle_poll=0.002, patience=patience, node_config={"partition-id": 3})
     assert superlink.closed
     return superlink
 

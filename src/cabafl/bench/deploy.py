@@ -1,6 +1,6 @@
 """What a dispatch to a real device costs beyond the training: Flower as it comes, and with a resident device.
 
-``python -m cabafl.bench.deploy ADDRESS`` is such a device.
+``python -m cabafl.bench.deploy ADDRESS`` is such a device, and so is ``... FOLDER``, with key and certificate.
 """
 
 import json
@@ -12,22 +12,30 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flwr.app import Message
+import torch
+from flwr.app import ConfigRecord, Context, Message
 
 from cabafl.bench import deploy_flower
 from cabafl.bench.deploy_flower import DEVICES, SECONDS, timed
 from cabafl.bench.report import Check, Section, Table
 from cabafl.bench.timing import Spread
+from cabafl.deployment import wire
+from cabafl.deployment.admission import admit, server_link
 from cabafl.deployment.children import Children, free_ports
 from cabafl.deployment.device import serve
+from cabafl.deployment.fleet import CA, LOOPBACK, PRIVATE_KEY, Device, FleetSettings
 from cabafl.deployment.flower_internals import Link
 from cabafl.deployment.grid import FleetGrid, open_grid
-from cabafl.deployment.pieces import environment
+from cabafl.deployment.local import has_proxy
+from cabafl.deployment.pieces import environment, start_proxy, start_superlink
+from cabafl.deployment.provision import make_fleet
+from cabafl.methods.base import PLAIN
 
 SIZES = (1_000_000, 45_000_000)  # bytes of a model
 POLL = 0.1
 TIME_LIMIT = 600.0  # seconds for Flower's run
-DEFAULT, OURS, DATABASE = "Flower's default", "cabafl", "cabafl, SuperLink with a database"
+MESSAGE = 100_000  # bytes of a reply beside its numbers
+DEFAULT, OURS, FLEET = "Flower's default", "cabafl, bare", "cabafl, as deployed"
 
 _APP = """
 [project]
@@ -63,22 +71,68 @@ def _exchange(grid: FleetGrid, message: Message) -> Message:
     return replies[0]
 
 
-def ours(sizes: Sequence[int], times: int, database: bool = False) -> dict[str, list[float]]:
-    """This process drives the SuperLink, the devices stay in memory. With a database the SuperLink can restart."""
+def ours(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
+    """This process drives the SuperLink, the devices stay in memory: nothing that protects or survives."""
     [port] = free_ports(1)
     link = Link(f"127.0.0.1:{port}", insecure=True)
-    device = [sys.executable, "-m", "cabafl.bench.deploy", link.address]
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         with Children(home) as children:
-            _start_superlink(children, superlink_command(port, home / "state.db" if database else None), port, home)
+            _start_superlink(children, superlink_command(port), port, home)
             for number in range(DEVICES):
-                children.start(f"device-{number}", device, environment(home), home)
-            grid = open_grid(link, max_bytes=2 * max(sizes))
-            try:
-                return timed(grid, lambda message: _exchange(grid, message), sizes, times)
-            finally:
-                grid.close()
+                _start_device(children, number, link.address, home)
+            return _timed(open_grid(link, max_bytes=2 * max(sizes) + MESSAGE), sizes, times)
+
+
+def fleet(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
+    """As in the field: TLS, keys, a SuperLink with a database, and the public port where nginx is installed."""
+    port, superlink_port = free_ports(2)
+    settings = FleetSettings(ip=(LOOPBACK,), port=port, superlink_port=superlink_port, listen=LOOPBACK)
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch)
+        made = make_fleet(home / "fleet", settings, DEVICES)
+        with Children(home / "logs") as children:
+            start_superlink(children, made)
+            if has_proxy():
+                start_proxy(children, made)
+            admit(made)
+            for device in made.devices():
+                _start_device(children, device.id, str(device.folder), home)
+            return _timed(open_grid(server_link(made), max_bytes=2 * max(sizes) + MESSAGE), sizes, times)
+
+
+def _timed(grid: FleetGrid, sizes: Sequence[int], times: int) -> dict[str, list[float]]:
+    try:
+        return timed(
+            grid,
+            lambda message: _exchange(grid, message),
+            sizes,
+            times,
+            pack=lambda weights: wire.encode_job(0, weights, PLAIN),
+            unpack=lambda reply: wire.decode_reply(reply.content, _numbers(reply)).weights,
+        )
+    finally:
+        grid.finish()
+        grid.close()
+
+
+def _numbers(message: Message) -> int:
+    """How many weights a message has; a device of a real run knows."""
+    records = [record for record in message.content.values() if isinstance(record, ConfigRecord)]
+    return sum(len(record["numbers"]) for record in records if isinstance(record["numbers"], bytes)) // 4
+
+
+def _start_device(children: Children, number: int, where: str, home: Path) -> None:
+    command = [sys.executable, "-m", "cabafl.bench.deploy", where]
+    children.start(f"device-{number}", command, environment(home), home)
+
+
+def handle(message: Message, context: Context) -> Message:
+    """What `deploy_flower.handle` does, with messages of our own."""
+    job = wire.decode_job(message.content, _numbers(message))
+    weights = torch.from_numpy(job.weights)
+    time.sleep(SECONDS)
+    return Message(content=wire.encode_reply((weights + 1).numpy(), SECONDS, 0.0, None), reply_to=message)
 
 
 def default(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
@@ -122,8 +176,8 @@ def _flwr_run(app: Path, home: Path) -> None:
 
 
 def measure(sizes: Sequence[int] = SIZES, times: int = 8) -> Section:
-    """About three minutes on an idle machine, most of it for Flower's default."""
-    taken = {DEFAULT: default(sizes, times), OURS: ours(sizes, times), DATABASE: ours(sizes, times, database=True)}
+    """About four minutes on an idle machine, most of it for Flower's default."""
+    taken = {DEFAULT: default(sizes, times), OURS: ours(sizes, times), FLEET: fleet(sizes, times)}
     spreads = {name: {size: Spread.of(values) for size, values in found.items()} for name, found in taken.items()}
     titles = [f"{size / 1e6:g} MB" for size in sizes]
     rows = [(name, *(spreads[name][str(size)].text(2) for size in sizes)) for name in taken]
@@ -132,11 +186,13 @@ def measure(sizes: Sequence[int] = SIZES, times: int = 8) -> Section:
         "Overhead of a dispatch to a real device",
         [Table("s per dispatch beyond the training", ("set-up", *titles), rows)],
         [
-            f"SuperLink and {DEVICES} devices on loopback without TLS, one dispatch at a time, each device in turn; "
-            f"{times} dispatches after one that warms up; median (lowest to highest).",
-            f"The handler imports torch and sleeps {SECONDS} s; weights are random, one flat array, there and back.",
-            "Flower's default: `flwr run`, `flower-supernode`, `Grid.send_and_receive`. "
-            f"cabafl: devices stay in memory, the server asks for replies every {POLL} s.",
+            f"SuperLink and {DEVICES} devices on loopback, one dispatch at a time, each device in turn; {times} "
+            "dispatches after one that warms up; median (lowest to highest).",
+            f"The handler imports torch and sleeps {SECONDS} s; weights are random, there and back.",
+            "Flower's default: `flwr run`, `flower-supernode`, `Grid.send_and_receive`, one array; no TLS. "
+            f"cabafl: devices stay in memory, bytes in one record, the server asks for replies every {POLL} s; the "
+            "first without TLS, keys and database, the second with all of them"
+            + (" and behind nginx." if has_proxy() else "; nginx is not installed here."),
         ],
         {name: {size: spread.figures() for size, spread in found.items()} for name, found in spreads.items()},
         [
@@ -146,10 +202,19 @@ def measure(sizes: Sequence[int] = SIZES, times: int = 8) -> Section:
                 1.0,
                 above=False,
             )
-            for name in (OURS, DATABASE)
+            for name in (OURS, FLEET)
         ],
     )
 
 
+def _main(where: str) -> None:
+    """A device: at an address without protection, or as its folder says."""
+    if not Path(where).is_dir():
+        serve(Link(where, insecure=True), handle)
+        return
+    own = Device.load(Path(where))
+    serve(Link(own.server, own.folder / CA), handle, private_key=own.folder / PRIVATE_KEY)
+
+
 if __name__ == "__main__":
-    serve(Link(sys.argv[1], insecure=True), deploy_flower.handle)
+    _main(sys.argv[1])

@@ -42,9 +42,18 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def timed(
-    grid: Any, exchange: Callable[[Message], Message], sizes: Iterable[int], times: int
+    grid: Any,
+    exchange: Callable[[Message], Message],
+    sizes: Iterable[int],
+    times: int,
+    pack: Callable[[Any], RecordDict] | None = None,
+    unpack: Callable[[Message], Any] | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds of each dispatch beyond the training, by model size in bytes; the first of a size is not counted."""
+    """Seconds of each dispatch beyond the training, by model size in bytes; the first of a size is not counted.
+
+    ``pack`` and ``unpack`` put weights into messages and take them out; default: one of Flower's arrays.
+    """
+    pack, unpack = pack or _record, unpack or _vector
     while len(nodes := list(grid.get_node_ids())) < DEVICES:
         time.sleep(0.2)
     random = np.random.default_rng(1)
@@ -55,8 +64,8 @@ def timed(
             weights = random.standard_normal(size // 4, dtype=np.float32)  # never the same bytes twice
             started = time.perf_counter()
             node = nodes[turn % DEVICES]
-            reply = exchange(Message(_record(weights), dst_node_id=node, message_type="train", ttl=300.0))
-            received = _vector(reply)
+            reply = exchange(Message(pack(weights), dst_node_id=node, message_type="train", ttl=300.0))
+            received = unpack(reply)
             found.append(time.perf_counter() - started - SECONDS)
             assert np.array_equal(received, weights + 1), "the device's answer to this very message"
         taken[str(size)] = found[1:]

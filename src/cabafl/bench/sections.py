@@ -23,6 +23,13 @@ def measure(name: str, quick: bool = False, repetitions: int | None = None) -> S
         from cabafl.bench import memory
 
         return memory.measure(memory.POINTS[:4] if quick else None)
+    if name == "deploy":
+        from cabafl.deployment.flower_version import require_flower
+
+        require_flower()
+        from cabafl.bench import deploy
+
+        return deploy.measure(deploy.SIZES[:1] if quick else deploy.SIZES, repetitions or (3 if quick else 8))
     from cabafl.bench import flute, toolkits
 
     return toolkits.measure(flute.Flute(rounds=10 if quick else 100), repetitions or (1 if quick else 3))

@@ -73,6 +73,12 @@ def toolkits(quick: Quick = False, repetitions: Repetitions = None, out: Out = N
     _measure(["toolkits"], quick, repetitions, out)
 
 
+@app.command()
+def deploy(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
+    """Overhead of a dispatch to a real device: Flower as it comes, and tuned (pip install 'cabafl\\[deploy]')."""
+    _measure(["deploy"], quick, repetitions, out)
+
+
 def _measure(names: tuple[str, ...] | list[str], quick: bool, repetitions: int | None, out: Path | None) -> None:
     from cabafl.bench.sections import measure
 

@@ -35,14 +35,15 @@ def serve(
     *,
     private_key: Path | None = None,
     node_config: NodeConfig | None = None,
-    poll: float = 0.1,
-    idle_poll: float = 0.5,
+    poll: float = 0.2,
+    idle_poll: float = 1.0,
     heartbeat: float = 30.0,
     patience: Patience | None = None,
 ) -> None:
     """Answers messages until SIGTERM, SIGINT or ``patience.stop``; a SuperNode whose client app is ``handler``.
 
-    Asks for messages every ``poll`` seconds after the last one and less often later, every ``idle_poll`` at the least.
+    Asks for messages every ``poll`` seconds after the last one and less often later or during a training, every
+    ``idle_poll`` at the least: each question costs the SuperLink more than 10 ms, and it has one core to answer all.
     The SuperLink takes the device for lost when it has not heard of it for twice ``heartbeat`` seconds; 10 is the least
     it accepts.
     """
@@ -117,6 +118,8 @@ class _Device:
             while not self.stop.wait(pause):
                 if self._receive(poll):
                     last, pause = time.monotonic(), 0.0
+                elif self.training:
+                    pause = idle_poll
                 else:
                     pause = min(max(poll, (time.monotonic() - last) / 20), idle_poll)
         except Stopped:

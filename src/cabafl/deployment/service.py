@@ -35,7 +35,7 @@ from cabafl.recording.folder import EXPERIMENT, SUMMARY, RunFolder, as_json, out
 from cabafl.runner import Stopped, complete, draw, limits_of, signals, summary_of
 from cabafl.toml import experiment_toml
 
-POLL = 0.1  # seconds between two looks for answers
+POLL = 0.15  # seconds between two looks for answers
 TELL = 2.0  # seconds between two status files
 MESSAGE = 100_000  # bytes of a reply beside its numbers
 STATUS = "status.json"
