@@ -1,0 +1,219 @@
+"""A whole run of the service with devices in the same process: the run folder, stopping and going on, refusals."""
+
+import json
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from typer.testing import CliRunner
+
+from cabafl.cli.main import app
+from cabafl.config import load_experiment
+from cabafl.deployment import service, wire
+from cabafl.deployment.fleet import Device, FleetSettings
+from cabafl.deployment.participant import Participant
+from cabafl.deployment.provision import make_fleet
+from cabafl.deployment.service import for_devices, serve
+from cabafl.errors import UserError
+from cabafl.recording.events import Event, Uploaded
+from cabafl.recording.folder import read_metrics
+from cabafl.runner import Stopped
+
+DEVICES = 4
+SETTINGS = [
+    "data.train_limit=200",
+    "data.test_limit=50",
+    "model.name=mlp",
+    "training.epochs=1",
+    "fleet.slots=2",
+    "run.workers=0",
+    "run.evaluate_every=0.5",
+    "run.max_dispatches=12",
+    "method.k=2",
+]
+
+
+class Forgotten(Exception):
+    """The network has lost its memory."""
+
+
+class Network:
+    """A network, a grid and the devices on it. Answers are there at once; one is fetched only once."""
+
+    def __init__(self, path: Path) -> None:
+        self.devices = {100 + number: Participant(Device(path, "here:1", number, number)) for number in range(DEVICES)}
+        self.mail: dict[str, Message] = {}
+        self.sent: list[Message] = []
+        self.forget_at: int | None = None
+        self.opened = 0
+        self.finished: bool | None = None
+
+    def nodes(self) -> Mapping[int, int]:
+        return {number: 100 + number for number in range(DEVICES)}
+
+    def open(self, max_bytes: int, again: bool) -> tuple["Network", bool]:
+        self.opened += 1
+        return self, not again and self.opened > 1
+
+    def forgets(self) -> type[Exception]:
+        return Forgotten
+
+    def close(self, finished: bool) -> None:
+        self.finished = finished
+
+    def get_node_ids(self) -> list[int]:
+        return [*self.devices]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        names = []
+        for message in messages:
+            name = f"m{len(self.sent)}"
+            message.metadata.__dict__["_message_id"] = name
+            message.metadata.__dict__["_src_node_id"] = 1
+            message.metadata.__dict__["_run_id"] = 1
+            node = message.metadata.dst_node_id
+            self.sent.append(message)
+            self.mail[name] = self.devices[node](message, Context(1, node, {}, RecordDict(), {}))
+            names.append(name)
+        if len(self.sent) == self.forget_at:
+            self.mail.clear()
+            raise Forgotten
+        return names
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        gone = [name for name in message_ids if name not in self.mail]
+        lost = [Message(Error(3, "gone"), reply_to=self.sent[int(name[1:])]) for name in gone]
+        return [self.mail.pop(name) for name in message_ids if name in self.mail] + lost
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Flower asks of a process that writes messages; `RunConnection` sets it otherwise."""
+    for name in ("_run_id", "_task_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def run(network: Network, out: Path, *more: str, **options: Any) -> dict[str, Any] | None:
+    return serve(load_experiment(None, [*SETTINGS, *more]), network, out, warn=lambda text: None, **options)
+
+
+def events_of(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_a_run_folder_behind(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    summary = run(network, tmp_path / "run", status=tmp_path / "status.json")
+    assert summary is not None
+    assert network.finished
+    assert (summary["clock"], summary["uploads"], summary["losses"]) == ("wall", 12, {})
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {
+        "curve.png",
+        "environment.json",
+        "events.jsonl",
+        "experiment.toml",
+        "metrics.csv",
+        "model.safetensors",
+        "summary.json",
+    }
+    assert (tmp_path / "run/metrics.csv").read_text().startswith("wall_time,version,")
+    assert read_metrics(tmp_path / "run")[-1].uploads == 12
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], len(status["devices"]), status["uploads"]) == ("complete", DEVICES, 12)
+    assert run(network, tmp_path / "run") is None, "complete already"
+
+
+def test_a_dispatch_tells_nothing_about_earlier_devices(tmp_path: Path) -> None:
+    """Whoever had the model before: the fields are these and no others, and none of them names a device or a slot."""
+    network = Network(tmp_path)
+    run(network, tmp_path / "run")
+    jobs = [message for message in network.sent if message.metadata.message_type == wire.TRAIN]
+    assert len(jobs) == 12
+    for message in jobs:
+        assert set(message.content) == {"values"}
+        values = dict(message.content["values"])
+        numbers = values.pop("numbers")
+        assert isinstance(numbers, bytes)
+        assert set(values) == {"number", "epochs", "lr_scale", "prox", "report_loss"}
+        assert (values["epochs"], values["lr_scale"], values["prox"]) == (-1, 1.0, 0.0)
+        assert message.metadata.group_id == ""
+
+
+def test_a_stopped_run_goes_on_and_counts_each_job_once(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    with pytest.raises(Stopped):
+        run(network, tmp_path / "run", listener=stopping_after(5))
+    assert network.finished is False
+    assert not (tmp_path / "run/summary.json").exists()
+    before = [event for event in events_of(tmp_path / "run") if event["event"] == "upload"]
+    assert 5 <= len(before) < 12
+    summary = run(network, tmp_path / "run")
+    assert summary is not None
+    assert summary["uploads"] == 12
+    after = [event for event in events_of(tmp_path / "run") if event["event"] == "upload"]
+    assert after[: len(before)] == before
+    assert sorted(event["job"] for event in after) == list(range(12))
+
+
+def stopping_after(uploads: int) -> Callable[[Event], None]:
+    """Asks this process to end, as systemd does."""
+    left = uploads
+
+    def listen(event: Event) -> None:
+        nonlocal left
+        left -= isinstance(event, Uploaded)
+        if left == 0:
+            left = -1
+            signal.raise_signal(signal.SIGTERM)
+
+    return listen
+
+
+def test_a_network_that_forgets_everything_gets_the_jobs_again(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    network.forget_at = DEVICES * 2 + 6
+    summary = run(network, tmp_path / "run")
+    assert summary is not None
+    assert network.opened == 2
+    assert (summary["uploads"], summary["losses"]) == (12, {})
+
+
+def test_the_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        run(Network(tmp_path), tmp_path / "run", listener=stopping_after(2))
+    with pytest.raises(UserError, match="holds the run of another experiment"):
+        run(Network(tmp_path), tmp_path / "run", "seed=2")
+
+
+def test_settings_that_do_not_fit_a_fleet(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"run.wall_time: missing; accepted: the seconds the run lasts"):
+        serve(load_experiment(None, []), Network(tmp_path), tmp_path / "run", warn=print)
+    with pytest.raises(UserError, match=r"data.devices = 3: fewer than the fleet has; accepted: auto, or from 4"):
+        for_devices(load_experiment(None, ["data.devices=3"]), 4)
+    with pytest.raises(UserError, match=r"fleet.slots = 9: at most the number of devices, 4"):
+        for_devices(load_experiment(None, ["fleet.slots=9"]), 4)
+    assert not (tmp_path / "run").exists()
+
+
+def test_status_and_refusals_of_the_commands(tmp_path: Path) -> None:
+    fleet = make_fleet(tmp_path / "fleet", FleetSettings(ip=("192.0.2.7",)), 2)
+    command = CliRunner()
+    missing = command.invoke(app, ["deploy", "status", str(fleet.path)])
+    assert isinstance(missing.exception, UserError)
+    assert "no server has run here yet" in str(missing.exception)
+    stranger = command.invoke(app, ["deploy", "device", str(fleet.path), "--id", "7"])
+    assert str(stranger.exception) == "--id = 7: no such device; accepted: 0, 1"
+    run(Network(tmp_path), tmp_path / "run", status=fleet.state / service.STATUS)
+    shown = command.invoke(app, ["deploy", "status", str(fleet.path)])
+    assert shown.exit_code == 0
+    assert "cabafl: complete" in shown.output
+    as_json = command.invoke(app, ["deploy", "status", str(fleet.path), "--json"])
+    assert json.loads(as_json.output)["uploads"] == 12
