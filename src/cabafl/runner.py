@@ -21,7 +21,7 @@ from cabafl.execution.base import Executor
 from cabafl.execution.choice import open_executor
 from cabafl.recording.environment import environment
 from cabafl.recording.events import Evaluated, Event
-from cabafl.recording.folder import CURVE, EXPERIMENT, SUMMARY, RunFolder, out_of_space
+from cabafl.recording.folder import CURVE, EXPERIMENT, JOURNAL, SUMMARY, RunFolder, out_of_space
 from cabafl.recording.summary import summarise
 from cabafl.simulation.engine import Simulation
 from cabafl.toml import experiment_toml
@@ -85,6 +85,10 @@ def resume(
         return None
     if not (path / EXPERIMENT).exists():
         raise UserError(f"{path}: not a run folder (it has no {EXPERIMENT})")
+    if (path / JOURNAL).exists():
+        raise UserError(
+            f"{path}: a run on real devices; accepted: `cabafl deploy server` or `local`, which goes on with it"
+        )
     for text in settings:
         if text.partition("=")[0] not in EXECUTION_KEYS:
             raise UserError(f"{text}: cannot change on resuming; accepted: {', '.join(EXECUTION_KEYS)}")

@@ -4,6 +4,7 @@ that are killed; and a finished run that the simulator can follow."""
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -180,6 +181,22 @@ def test_everything_that_can_go_wrong(beds: Callable[[int, float], Bed]) -> None
     assert not uploads.keys() & {job for job in sent if sent[job]["device"] in odd}
     dead = bed.status()["devices"][0]
     assert not dead["online"]
+
+
+def test_a_testbed_on_one_machine(tmp_path: Path) -> None:
+    """The command as a user types it, twice: the second time the run is complete."""
+    words = ["deploy", "local", *SETTINGS, "run.max_dispatches=9", "fleet.slots=2"]
+    command = [sys.executable, "-m", "cabafl", *words, "--devices=3", "--time-scale=30", f"--out={tmp_path / 'bed'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [json.loads(line) for line in (tmp_path / "bed/run/events.jsonl").read_text().splitlines()]
+    assert sum(event["event"] == "upload" for event in events) == 9
+    seconds = [event["seconds"] for event in events if event["event"] == "answer"]
+    assert min(seconds) > 0.3, "devices are slowed down to their tiers"
+    keys = [*(tmp_path / "bed/fleet").rglob("*.key")]
+    assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
+    again = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert "complete already" in again.stdout
 
 
 @pytest.mark.parametrize(

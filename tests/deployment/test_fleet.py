@@ -25,6 +25,8 @@ from cabafl.deployment.grid import FleetGrid, open_grid, reopen_grid
 from cabafl.deployment.pieces import environment
 from cabafl.methods.base import PLAIN
 
+pytestmark = pytest.mark.deploy
+
 LIMIT = 30.0  # seconds for anything waited for
 MAX_BYTES = 100_000
 

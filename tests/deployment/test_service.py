@@ -24,7 +24,7 @@ from cabafl.deployment.service import for_devices, serve
 from cabafl.errors import UserError
 from cabafl.recording.events import Event, Uploaded
 from cabafl.recording.folder import read_metrics
-from cabafl.runner import Stopped
+from cabafl.runner import Stopped, resume
 
 DEVICES = 4
 SETTINGS = [
@@ -153,6 +153,8 @@ def test_a_stopped_run_goes_on_and_counts_each_job_once(tmp_path: Path) -> None:
         run(network, tmp_path / "run", listener=stopping_after(5))
     assert network.finished is False
     assert not (tmp_path / "run/summary.json").exists()
+    with pytest.raises(UserError, match="a run on real devices; accepted: `cabafl deploy server`"):
+        resume(tmp_path / "run")
     before = [event for event in events_of(tmp_path / "run") if event["event"] == "upload"]
     assert 5 <= len(before) < 12
     summary = run(network, tmp_path / "run")

@@ -28,7 +28,7 @@ def _group(context: typer.Context, quick: Quick = False, repetitions: Repetition
 
 @app.command("all")
 def everything(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """All of the following."""
+    """All of the following but deploy."""
     _measure(SECTIONS, quick, repetitions, out)
 
 

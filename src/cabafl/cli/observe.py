@@ -27,6 +27,7 @@ def observe(
         values = [float(text) for text in betas.split(",")]
     except ValueError:
         raise UserError(f"--betas = {betas!r}: accepted: numbers with commas, e.g. 1.0,0.5,0.1") from None
+    out = out if out.suffix else out.with_suffix(".png")
     experiment = read(file, settings)
     found = measure(experiment, values, epochs, draws)
     name = f"{experiment.data.dataset}, {experiment.model.name}, mean of {draws} draws"

@@ -17,17 +17,15 @@ from safetensors.numpy import load_file, save_file
 
 from cabafl.deployment.inputs import Input
 from cabafl.errors import UserError
-from cabafl.recording.folder import sync
+from cabafl.recording.folder import JOURNAL, sync
 from cabafl.state import Decoder, Encoder
-
-FOLDER = "journal"
 
 
 class Journal:
     """The journal of one run folder. ``keep``: inputs stay on disk after a checkpoint, for a later replay."""
 
     def __init__(self, run: Path, keep: bool = False) -> None:
-        self.path = run / FOLDER
+        self.path = run / JOURNAL
         self.path.mkdir(exist_ok=True)
         self.keep = keep
         self.length = sum(1 for _ in self._lines("journal.jsonl"))

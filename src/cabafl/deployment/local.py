@@ -18,6 +18,7 @@ from cabafl.deployment.pieces import environment, start_proxy, start_superlink
 from cabafl.deployment.provision import make_fleet
 from cabafl.deployment.service import STATUS, Listener, Warn, serve
 from cabafl.deployment.superlink import SuperLink
+from cabafl.recording.folder import SUMMARY
 from cabafl.toml import toml_value
 
 RUN, FLEET, LOGS = "run", "fleet", "logs"
@@ -39,7 +40,10 @@ class Testbed:
         return self.path / RUN
 
     def serve(self, experiment: Experiment, listener: Listener | None, warn: Warn) -> dict[str, Any] | None:
-        """Starts everything, carries the run out, stops everything. Done again, an interrupted run goes on."""
+        """Starts everything, carries the run out, stops everything. Done again, an interrupted run goes on, and
+        None comes back from a complete one."""
+        if (self.run / SUMMARY).exists():
+            return None
         experiment = with_defaults(experiment, self.devices)
         fleet = self._fleet(experiment)
         with ExitStack() as stack:

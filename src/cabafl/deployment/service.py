@@ -19,7 +19,6 @@ from cabafl.data.partition import Partition
 from cabafl.deployment.engine import Deployment
 from cabafl.deployment.flower_carrier import FlowerCarrier, Grid
 from cabafl.deployment.greeting import Greeting
-from cabafl.deployment.journal import FOLDER as JOURNAL
 from cabafl.deployment.journal import Journal
 from cabafl.deployment.server import Server
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -31,7 +30,7 @@ from cabafl.learning.task import Task
 from cabafl.methods.base import FeatureKind, Method
 from cabafl.recording.environment import environment
 from cabafl.recording.events import Evaluated, Event
-from cabafl.recording.folder import EXPERIMENT, SUMMARY, RunFolder, as_json, out_of_space, write_atomic
+from cabafl.recording.folder import EXPERIMENT, JOURNAL, SUMMARY, RunFolder, as_json, out_of_space, write_atomic
 from cabafl.runner import Stopped, complete, draw, limits_of, signals, summary_of
 from cabafl.toml import experiment_toml
 

@@ -25,6 +25,7 @@ EXPERIMENT = "experiment.toml"
 ENVIRONMENT = "environment.json"
 CURVE = "curve.png"
 CHECKPOINT = "checkpoint.json"
+JOURNAL = "journal"  # a folder; of a run on real devices only
 _LINES = 2000  # events kept before they are written
 _COLUMNS = ",".join(Evaluated._fields[1:])
 
