@@ -12,6 +12,7 @@ from cabafl.data.dataset import Dataset, Split
 from cabafl.data.partition import Partition, make_partition
 from cabafl.errors import UserError
 from cabafl.fleet import TIERS, Faults, Fleet, config_counts, gaussian_fleet, read_trace, tiered_fleet
+from cabafl.learning.dp import DpSgd, per_sample_gradients
 from cabafl.learning.features import find_layer
 from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.task import Task
@@ -40,14 +41,25 @@ def assemble(experiment: Experiment) -> Parts:
     method, parameters = make_method(experiment)
     dataset, partition = make_data(experiment)
     task = make_task(experiment, dataset, partition)
-    if getattr(parameters, "features", "labels") != "labels":
-        find_layer(task.model.network, task.feature_layer)
+    check_fit(experiment, parameters, task)
     try:
         slots = experiment.slots(len(partition))
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
         raise UserError(str(error)) from None
     return Parts(experiment, task, fleet, make_faults(experiment, len(fleet)), slots, method, parameters)
+
+
+def check_fit(experiment: Experiment, parameters: Parameters, task: Task) -> None:
+    """Whether network, privacy and method go together."""
+    if getattr(parameters, "features", "labels") != "labels":
+        find_layer(task.model.network, task.feature_layer)
+    if experiment.privacy.dp_clip is None:
+        return
+    if getattr(parameters, "stage_rule", None) == "loss":
+        raise UserError("privacy.dp_noise: with it devices tell no training loss; accepted: another method.stage_rule")
+    with per_sample_gradients(task.model.network):
+        pass  # what does not fit is told here, before anything runs
 
 
 def make_method(experiment: Experiment) -> tuple[Method, Parameters]:
@@ -137,17 +149,18 @@ def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) ->
     layer = section.feature_layer or models.default_feature_layer(section.name, network)
     if section.feature_layer is not None:
         find_layer(network, layer)
-    training = experiment.training
+    training, private = experiment.training, experiment.privacy
     settings = LocalTraining(
         epochs=training.epochs,
         batch_size=training.batch_size,
         learning_rate=training.learning_rate,
         momentum=training.momentum,
         weight_decay=training.weight_decay,
+        dp=None if private.dp_clip is None else DpSgd(private.dp_clip, private.dp_noise),
     )
     network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model = FlatModel(network)
-    privacy = FeaturePrivacy(experiment.privacy.feature_clip, experiment.privacy.feature_noise)
+    privacy = FeaturePrivacy(private.feature_clip, private.feature_noise)
     return Task(dataset, partition, model, settings, experiment.seed, layer, device, privacy)
 
 

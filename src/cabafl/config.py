@@ -171,8 +171,20 @@ class PrivacySection(Section):
         description="Gaussian noise on each of its numbers: standard deviation as a multiple of feature_clip",
     )
 
+    dp_clip: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="DP-SGD: clip the gradient of each sample to this norm"
+    )
+    dp_noise: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="DP-SGD: noise on their sum, as a multiple of dp_clip"
+    )
+    dp_delta: float = Field(1e-5, gt=0, lt=1, description="DP-SGD: the delta for which epsilon is told")
+
     @model_validator(mode="after")
     def _bounded(self) -> "PrivacySection":
+        if (self.dp_clip is None) != (self.dp_noise == 0):
+            raise ValueError(
+                f"privacy.dp_noise = {self.dp_noise}: goes with privacy.dp_clip, both above 0 or neither given"
+            )
         if self.feature_noise and self.feature_clip is None:
             raise ValueError(
                 f"privacy.feature_noise = {self.feature_noise}: needs privacy.feature_clip (no noise hides a vector of "

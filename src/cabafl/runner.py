@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -19,6 +20,7 @@ from cabafl.engine.core import Engine, Limits
 from cabafl.errors import RunStopped, UserError
 from cabafl.execution.base import Executor
 from cabafl.execution.choice import open_executor
+from cabafl.learning.dp import DpSgd, epsilon
 from cabafl.recording.environment import environment
 from cabafl.recording.events import Evaluated, Event
 from cabafl.recording.folder import CURVE, EXPERIMENT, JOURNAL, SUMMARY, RunFolder, out_of_space
@@ -202,13 +204,26 @@ class _Run:
 def summary_of(experiment: Experiment, engine: Engine, rows: list[Evaluated], wall_seconds: float) -> dict[str, Any]:
     """What ``summary.json`` says."""
     ledger = engine.ledger
+    spent = {} if experiment.privacy.dp_clip is None else {"epsilon": _epsilon(experiment, engine)}
     return {
         "method": experiment.method.name,
         "seed": experiment.seed,
         "clock": engine.clock_name,
         **summarise(rows, engine.selections, ledger.losses, ledger.slowed, ledger.staleness),
+        **spent,
         "wall_seconds": wall_seconds,
     }
+
+
+def _epsilon(experiment: Experiment, engine: Engine) -> float:
+    """Of the device that gave most away: the one with the most steps times the square of its share per step."""
+    private, training = experiment.privacy, experiment.training
+    assert private.dp_clip is not None
+    sizes = np.maximum(engine.sizes, 1)
+    steps = engine.selections * training.epochs * np.maximum(1, np.ceil(sizes / training.batch_size)).astype(np.int64)
+    most = int(np.argmax(steps * np.minimum(1.0, training.batch_size / sizes) ** 2))
+    how = DpSgd(private.dp_clip, private.dp_noise)
+    return epsilon(how, int(sizes[most]), training.batch_size, int(steps[most]), private.dp_delta)
 
 
 def complete(folder: RunFolder, model: Mapping[str, torch.Tensor], summary: Mapping[str, Any]) -> None:

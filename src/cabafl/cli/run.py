@@ -130,6 +130,8 @@ def summary_table(summary: dict[str, Any]) -> Table:
         "energy of the devices (kJ)": f"{summary['joules'] / 1e3:,.1f}",
         "mean staleness": "-" if summary["mean_staleness"] is None else f"{summary['mean_staleness']:.2f}",
     }
+    if "epsilon" in summary:
+        rows["privacy spent, epsilon of the device with most"] = f"{summary['epsilon']:.2f}"
     if summary["clock"] == "virtual":
         rows["wall time (s)"] = f"{summary['wall_seconds']:,.1f}"
     table = Table(title=f"{summary['method']}, seed {summary['seed']}", show_header=False, title_justify="left")

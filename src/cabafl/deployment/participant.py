@@ -5,6 +5,7 @@ The server is told the number of samples, trained weights, features, seconds and
 
 import importlib
 import logging
+import secrets
 import time
 
 import numpy as np
@@ -21,6 +22,7 @@ from cabafl.deployment.energy import Meter, find_meter
 from cabafl.deployment.fleet import Device
 from cabafl.deployment.greeting import Greeting
 from cabafl.errors import UserError
+from cabafl.learning.dp import DpSgd, epsilon, steps_per_epoch
 from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.task import Task, Trained
 from cabafl.learning.training import LocalTraining
@@ -32,6 +34,10 @@ _log = logging.getLogger(__name__)
 
 class DeviceTask(Task):
     """A task whose noise nobody can repeat."""
+
+    def dp_seed(self, seed: int) -> int:
+        """See `noise`."""
+        return secrets.randbits(63)
 
     def noise(self, weights: Weights, device: int) -> np.random.Generator:
         """From the entropy of the operating system."""
@@ -48,6 +54,7 @@ class Participant:
         self.greeting: Greeting | None = None
         self._trains: Task | None = None
         self._describes: Task | None = None
+        self._steps = 0  # of DP-SGD
         _log.info("energy: %s", self.meter.source)
 
     def __call__(self, message: Message, context: Context) -> Message:
@@ -95,8 +102,20 @@ class Participant:
         joules = self.meter.joules(work)
         seconds = time.perf_counter() - began
         _log.info("job %d: %.2f s, %.1f J", job.number, seconds, joules)
+        self._account(task, how.epochs)
         [trained] = results
         return wire.encode_reply(trained.weights, seconds, joules, trained.loss)
+
+    def _account(self, task: Task, epochs: int | None) -> None:
+        """Tells the owner of the device, and nobody else, what the trainings so far can have given away."""
+        if task.settings.dp is None:
+            return
+        assert self.greeting is not None
+        samples, batch = len(task.dataset.train), task.settings.batch_size
+        self._steps += (epochs or task.settings.epochs) * steps_per_epoch(samples, batch)
+        delta = self.greeting.privacy.dp_delta
+        spent = epsilon(task.settings.dp, samples, batch, self._steps, delta)
+        _log.info("privacy since the start of this process: epsilon %.2f at delta %g", spent, delta)
 
     def _features(self, query: wire.FeatureQuery) -> Weights:
         assert self._describes is not None
@@ -119,8 +138,10 @@ def make_task(device: Device, greeting: Greeting, like: Task | None = None) -> T
         raise UserError(
             f"model = {greeting.model!r}: {model.layout.size} weights here, {greeting.weights} on the server"
         )
-    training = LocalTraining(**greeting.training.model_dump())
-    privacy = FeaturePrivacy(greeting.privacy.feature_clip, greeting.privacy.feature_noise)
+    private = greeting.privacy
+    dp = None if private.dp_clip is None else DpSgd(private.dp_clip, private.dp_noise)
+    training = LocalTraining(**greeting.training.model_dump(), dp=dp)
+    privacy = FeaturePrivacy(private.feature_clip, private.feature_noise)
     count = len(dataset.train)
     whole = Partition(np.arange(count), np.array([0, count]))
     return DeviceTask(dataset, whole, model, training, greeting.seed, greeting.feature_layer, device.processor, privacy)

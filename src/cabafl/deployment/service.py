@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from cabafl.assembly import make_data, make_method, make_task
+from cabafl.assembly import check_fit, make_data, make_method, make_task
 from cabafl.config import Experiment
 from cabafl.data.dataset import Dataset
 from cabafl.data.partition import Partition
@@ -25,7 +25,6 @@ from cabafl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
 from cabafl.execution.choice import open_executor
-from cabafl.learning.features import find_layer
 from cabafl.learning.task import Task
 from cabafl.methods.base import FeatureKind, Method
 from cabafl.recording.environment import environment
@@ -80,8 +79,7 @@ def serve(
     with open_executor(experiment, warn) as workers, ExitStack() as cleanup:
         method, parameters = make_method(experiment)
         task = server_task(experiment)
-        if getattr(parameters, "features", "labels") != "labels":
-            find_layer(task.model.network, task.feature_layer)
+        check_fit(experiment, parameters, task)
         if getattr(parameters, "features", None) == "labels":
             warn("method.features = labels: every device tells the server how many samples of each class it has")
         greeting = Greeting.of(experiment, task, max(nodes) + 1).text()

@@ -77,10 +77,12 @@ class Task:
             prox=prox,
             report_loss=report_loss,
             loss=base.loss,
+            dp=base.dp,
         )
         self.model.load(weights)
         x, y = self._samples(device)
-        loss = train(self.model.network, x, y, settings, seed64(self.seed, "job", job))
+        seed = seed64(self.seed, "job", job)
+        loss = train(self.model.network, x, y, settings, seed, self.dp_seed(seed) if base.dp else None)
         return Trained(self.model.save(), loss)
 
     def features(self, weights: Weights, kind: str, devices: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -105,6 +107,10 @@ class Task:
                     row.numpy(), self.noise(weights, device) if self.privacy.noise else None
                 )
         return table
+
+    def dp_seed(self, seed: int) -> int:
+        """Of the noise on gradients; repeatable too."""
+        return seed
 
     def noise(self, weights: Weights, device: int) -> np.random.Generator:
         """Repeatable, as everything in a simulation: other noise for other weights and another device."""

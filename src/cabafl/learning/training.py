@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from cabafl.learning.dp import DpSgd, drawn, make_private, per_sample_gradients, steps_per_epoch
 from cabafl.rng import seed64
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -25,6 +26,7 @@ class LocalTraining:
     prox: float = 0.0
     report_loss: bool = False
     loss: Loss = F.cross_entropy
+    dp: DpSgd | None = None
 
 
 @contextmanager
@@ -54,12 +56,17 @@ def batches(samples: int, batch_size: int, seed: int) -> tuple[Tensor, ...]:
     return torch.split(torch.randperm(samples, generator=generator), batch_size)
 
 
-def train(network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, seed: int) -> float | None:
+def train(
+    network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, seed: int, dp_seed: int | None = None
+) -> float | None:
     """Trains the network in place on one device's samples, with a fresh optimiser. With ``report_loss``, the mean loss
     over the samples of the last epoch.
 
     Each epoch visits all samples in a new order. ``prox`` adds prox * (w - w_start) to the gradient, before momentum.
     """
+    if settings.dp is not None:
+        _train_privately(network, x, y, settings, settings.dp, seed, seed if dp_seed is None else dp_seed)
+        return None
     network.train()
     parameters = [p for p in network.parameters() if p.requires_grad]
     anchor = [p.detach().clone() for p in parameters] if settings.prox else []
@@ -77,6 +84,30 @@ def train(network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, see
                 if settings.report_loss and epoch == settings.epochs - 1:
                     total += loss.item() * len(batch)
     return total / len(y) if settings.report_loss else None
+
+
+def _train_privately(
+    network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, dp: DpSgd, seed: int, dp_seed: int
+) -> None:
+    """DP-SGD: as many steps, each on a random share of the samples. A loss would tell about the samples: there is none.
+
+    The pull towards the start (``prox``) and momentum come after the noise and cost no privacy.
+    """
+    network.train()
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    anchor = [p.detach().clone() for p in parameters] if settings.prox else []
+    optimiser = _Sgd(parameters, settings)
+    generator = torch.Generator().manual_seed(seed64(dp_seed, "dp"))
+    steps = settings.epochs * steps_per_epoch(len(y), settings.batch_size)
+    with seeded(seed64(seed, "dropout"), x.device), per_sample_gradients(network):
+        for _ in range(steps):
+            index = drawn(len(y), settings.batch_size, generator).to(x.device)
+            if len(index):
+                settings.loss(network(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
+            make_private(parameters, dp, settings.batch_size, generator)
+            if anchor:
+                _add_proximal(parameters, anchor, settings.prox)
+            optimiser.step()
 
 
 class _Sgd:

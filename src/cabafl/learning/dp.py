@@ -1,0 +1,109 @@
+"""Local training with differential privacy (DP-SGD, Abadi et al., 2016), on per-sample gradients of Opacus.
+
+Each step takes every sample with probability batch / n, clips the gradient of each sample taken to a norm, adds
+Gaussian noise to their sum and divides by the batch size asked for. What an upload then tells about any one sample is
+bounded; `epsilon` says how well.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cabafl.errors import UserError
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class DpSgd:
+    """Norm to which each sample's gradient is clipped, and noise as a multiple of it."""
+
+    clip: float
+    noise: float
+
+
+def steps_per_epoch(samples: int, batch_size: int) -> int:
+    """As many as an epoch without privacy has."""
+    return max(1, math.ceil(samples / batch_size))
+
+
+def drawn(samples: int, batch_size: int, generator: torch.Generator) -> Tensor:
+    """The samples of one step; possibly none."""
+    rate = min(1.0, batch_size / samples)
+    return torch.nonzero(torch.rand(samples, generator=generator) < rate).flatten()
+
+
+@contextmanager
+def per_sample_gradients(network: nn.Module) -> Iterator[None]:
+    """Inside, a backward pass also leaves ``grad_sample`` in every parameter."""
+    module = _opacus().GradSampleModule
+    try:
+        wrapped = module(network, loss_reduction="mean")
+    except NotImplementedError:
+        raise UserError(
+            "privacy.dp_noise: the network has layers that mix the samples of a batch (batch normalisation); accepted: "
+            "networks without, e.g. model.name = cnn or mlp"
+        ) from None
+    # Opacus takes for granted that a convolution's inputs are not in channels-last order: it would be wrong, silently.
+    straight = [m.register_forward_pre_hook(_contiguous) for m in network.modules() if isinstance(m, _CONVOLUTIONS)]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            yield
+    finally:
+        wrapped.remove_hooks()
+        for hook in straight:
+            hook.remove()
+        for parameter in network.parameters():
+            for name in ("grad_sample", "summed_grad", "_forward_counter"):
+                if hasattr(parameter, name):
+                    delattr(parameter, name)
+
+
+def _contiguous(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(each.contiguous() for each in inputs)
+
+
+@torch.no_grad()
+def make_private(parameters: list[nn.Parameter], how: DpSgd, batch_size: int, generator: torch.Generator) -> None:
+    """Turns the per-sample gradients of a step into the noisy gradient the optimiser gets to see."""
+    found = {p: getattr(p, "grad_sample", None) for p in parameters}
+    parts: list[Tensor] = [part for part in found.values() if part is not None]
+    factors = None
+    if parts:
+        norms = torch.stack([part.flatten(1).norm(dim=1) for part in parts], dim=1).norm(dim=1)
+        factors = (how.clip / (norms + 1e-6)).clamp(max=1.0)
+    for parameter in parameters:
+        noise = torch.normal(0.0, how.noise * how.clip, parameter.shape, generator=generator)
+        part = found[parameter]
+        total = noise.to(parameter.device)
+        if part is not None and factors is not None:
+            total = total + torch.einsum("i,i...->...", factors, part)
+            parameter.grad_sample = None  # type: ignore[attr-defined]
+        parameter.grad = (total / batch_size).contiguous(memory_format=torch.preserve_format)
+
+
+def epsilon(how: DpSgd, samples: int, batch_size: int, steps: int, delta: float) -> float:
+    """The privacy spent on a device of so many samples after so many steps, by Renyi accounting."""
+    if steps == 0:
+        return 0.0
+    accountant = _opacus().accountants.RDPAccountant()
+    accountant.history = [(how.noise, min(1.0, batch_size / samples), steps)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the orders it tried
+        return float(accountant.get_epsilon(delta))
+
+
+def _opacus() -> Any:
+    try:
+        import opacus
+        import opacus.accountants
+    except ImportError:
+        raise UserError("privacy.dp_noise: needs Opacus; accepted: after pip install 'cabafl[dp]'") from None
+    return opacus
