@@ -181,15 +181,16 @@ def test_journal_survives_a_torn_line_and_gives_back_what_was_added(tmp_path: Pa
     journal = Journal(tmp_path)
     for given_input in inputs:
         journal.add(given_input)
-    journal.add_sent(0, "m-1")
-    journal.add_sent(0, "m-2")
+    journal.add_sent(0, "m-1", "run 1")
+    journal.add_sent(0, "m-2", "run 1")
+    journal.add_sent(0, "m-3", "run 2")
     journal.close()
     with (tmp_path / "journal" / "journal.jsonl").open("ab") as file:
         file.write(b'{"number": 6, "inp')
     again = Journal(tmp_path)
     assert [*map(repr, again.inputs())] == [*map(repr, inputs)]
     assert [*map(repr, again.inputs(4))] == [*map(repr, inputs[4:])]
-    assert again.sent() == {0: "m-2"}
+    assert (again.sent("run 1"), again.sent("run 2"), again.sent("run 3")) == ({0: "m-2"}, {0: "m-3"}, {})
     again.add(Passed(5.0))
     assert len([*again.inputs()]) == 7
     again.forget(4)

@@ -36,7 +36,8 @@ def joined(tmp_path: Path, *settings: str, **more: Any) -> tuple[Participant, Gr
     greeting = Greeting.of(experiment, server_task(experiment), DEVICES)
     device = Participant(Device(tmp_path, "server:1", WHO, WHO, **more))
     hello = device(message(wire.HELLO, wire.encode_greeting(greeting.text())), CONTEXT)
-    device.samples = wire.decode_hello(hello.content)  # type: ignore[attr-defined]
+    device.samples, fresh = wire.decode_hello(hello.content)  # type: ignore[attr-defined]
+    assert fresh
     return device, greeting
 
 
@@ -69,11 +70,12 @@ def test_all_that_leaves_a_device(tmp_path: Path) -> None:
     device, greeting = joined(tmp_path)
     weights = np.zeros(greeting.weights, dtype=np.float32)
     hello = device(message(wire.HELLO, wire.encode_greeting(greeting.text())), CONTEXT)
+    assert wire.decode_hello(hello.content)[1] is False, "the same process, greeted again"
     trained = device(message(wire.TRAIN, wire.encode_job(1, weights, Objective())), CONTEXT)
     features = device(message(wire.FEATURES, wire.encode_feature_query(weights, "activations")), CONTEXT)
     found = [{name: sorted(record) for name, record in reply.content.items()} for reply in (hello, trained, features)]
     assert found == [
-        {"values": ["samples"]},
+        {"values": ["fresh", "samples"]},
         {"values": ["joules", "loss", "losses", "numbers", "seconds"]},
         {"values": ["numbers"]},
     ]

@@ -31,6 +31,9 @@ class Network:
         self.sent: list[tuple[int, Job]] = []
         self.fetched: Counter[str] = Counter()
         self.bad: dict[int, Any] = {}  # device: what it answers to jobs
+        self.fresh: set[int] = set(NODES)  # nodes whose process hears of the experiment for the first time
+        self.settling = False
+        self.network = "here"
 
     def post(self, node: int, seconds: float, content: Any) -> str:
         name = f"m{len(self.mail)}"
@@ -42,7 +45,9 @@ class Network:
         return set(self.online)
 
     def greet(self, node: int) -> str:
-        return self.post(node, 0.1, Hello(SIZES[NODES[node]]))
+        fresh = node in self.fresh
+        self.fresh.discard(node)
+        return self.post(node, 0.1, Hello(SIZES[NODES[node]], fresh))
 
     def send(self, node: int, job: Job) -> str:
         self.sent.append((node, job))
@@ -155,3 +160,95 @@ def test_what_devices_do_wrong_is_lost_and_the_run_goes_on(tmp_path: Path) -> No
     assert good == {6, 7}
     assert {e.device for e in events if isinstance(e, Uploaded)} <= good
     assert len(uploads(events)) > 3
+
+
+def lost(events: list[Event]) -> list[tuple[int, str]]:
+    return [(e.device, e.reason) for e in events if isinstance(e, Lost)]
+
+
+def test_a_process_that_died_unseen_loses_its_job_and_takes_part_again(tmp_path: Path) -> None:
+    network = Network(3)
+    network.bad = {0: None}  # its answer never comes
+    server, events = serve(network, tmp_path)
+    run(server, network, 20.0)
+    assert server.engine.flights.keys() >= {f.number for f in server.engine.flights.values() if f.device == 0}
+    [stuck] = [f.number for f in server.engine.flights.values() if f.device == 0]
+    network.fresh.add(100)  # dead and back between two looks
+    network.bad = {}
+    server._greeted[0] = network.now - 301.0
+    run(server, network, 40.0)
+    assert lost(events) == [(0, "crash")]
+    assert any(job.device == 0 and job.number > stuck for _, job in network.sent)
+
+
+def test_a_device_that_trains_for_long_is_greeted_again_and_keeps_its_job(tmp_path: Path) -> None:
+    network = Network(3)
+    network.bad = {0: None}
+    server, events = serve(network, tmp_path)
+    run(server, network, 20.0)
+    server._greeted[0] = network.now - 301.0
+    run(server, network, 30.0)
+    assert lost(events) == []
+    assert any(f.device == 0 for f in server.engine.flights.values())
+
+
+def test_a_job_nobody_knows_is_sent_again_but_not_for_ever(tmp_path: Path) -> None:
+    network = Network(3)
+    network.bad = {0: Trouble("unknown", "no such message")}
+    server, events = serve(network, tmp_path)
+    run(server, network, 58.0)
+    sent = Counter(job.number for _, job in network.sent if job.device == 0)
+    assert set(lost(events)) == {(0, "crash")}
+    assert set(sent.values()) <= {1, 2, 3, 4}
+    assert 4 in sent.values()
+
+
+def test_nobody_is_lost_while_the_network_comes_back(tmp_path: Path) -> None:
+    network = Network(3)
+    server, events = serve(network, tmp_path)
+    run(server, network, 10.0)
+    network.settling, online = True, network.online
+    network.nodes = lambda: set()  # type: ignore[method-assign]
+    run(server, network, 20.0)
+    assert lost(events) == []
+    network.settling = False
+    network.nodes = lambda: set(online)  # type: ignore[method-assign]
+    run(server, network, 30.0)
+    assert lost(events) == []
+    assert server.engine.present == set(range(DEVICES))
+
+
+def test_a_device_that_joins_during_the_first_collection_waits_for_its_end(tmp_path: Path) -> None:
+    network = Network(3)
+    network.online = set(NODES) - {107}
+    server, events = serve(network, tmp_path, "cabafl", enough=DEVICES - 1)
+    network.ask = lambda node, weights, kind: network.post(node, 8.0, Row(FEATURES[NODES[node]]))  # type: ignore[method-assign]
+    run(server, network, 2.0)
+    network.online.add(107)
+    run(server, network, 30.0)
+    assert lost(events) == []
+    assert len(uploads(events)) > 5
+
+
+def test_a_device_shut_out_during_a_collection(tmp_path: Path) -> None:
+    network = Network(3)
+    server, events = serve(network, tmp_path, "cabafl")
+    network.ask = lambda node, weights, kind: network.post(node, 5.0, Row(FEATURES[NODES[node]]))  # type: ignore[method-assign]
+    run(server, network, 1.0)
+    assert server.engine.question is not None
+    server.journal.close()
+    remaining = {node: device for node, device in NODES.items() if device != 2}
+    journal = Journal(tmp_path)
+    engine = deployment("cabafl", events.append)
+    server = Server(
+        engine, network, journal, remaining, enough=DEVICES, clock=lambda: network.now, warn=lambda text: None
+    )
+    now = 0.0
+    for given_input in journal.inputs():
+        server.replay(given_input)
+        now = given_input.t
+    server.resume(now)
+    run(server, network, 30.0)
+    assert 2 not in engine.present
+    assert not any(job.device == 2 for _, job in network.sent)
+    assert len(uploads(events)) > 5

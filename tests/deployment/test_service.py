@@ -4,6 +4,7 @@ import json
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from cabafl.cli.main import app
 from cabafl.config import load_experiment
 from cabafl.deployment import service, wire
+from cabafl.deployment.carrier import Forgotten, Hiccup
 from cabafl.deployment.fleet import Device, FleetSettings
 from cabafl.deployment.participant import Participant
 from cabafl.deployment.provision import make_fleet
@@ -40,10 +42,6 @@ SETTINGS = [
 ]
 
 
-class Forgotten(Exception):
-    """The network has lost its memory."""
-
-
 class Network:
     """A network, a grid and the devices on it. Answers are there at once; one is fetched only once."""
 
@@ -52,18 +50,20 @@ class Network:
         self.mail: dict[str, Message] = {}
         self.sent: list[Message] = []
         self.forget_at: int | None = None
+        self.stumble_at: int | None = None
+        self.run = SimpleNamespace(run_id=1)
         self.opened = 0
         self.finished: bool | None = None
 
     def nodes(self) -> Mapping[int, int]:
         return {number: 100 + number for number in range(DEVICES)}
 
-    def open(self, max_bytes: int, again: bool) -> tuple["Network", bool]:
+    def open(self, max_bytes: int, resumed: bool, again: bool = False) -> "Network":
         self.opened += 1
-        return self, not again and self.opened > 1
+        self.run = SimpleNamespace(run_id=2 if again else 1)
+        return self
 
-    def forgets(self) -> type[Exception]:
-        return Forgotten
+    def interrupt(self) -> None: ...
 
     def close(self, finished: bool) -> None:
         self.finished = finished
@@ -85,6 +85,9 @@ class Network:
         if len(self.sent) == self.forget_at:
             self.mail.clear()
             raise Forgotten
+        if len(self.sent) == self.stumble_at:
+            self.stumble_at = None
+            raise Hiccup("status 500")
         return names
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -188,6 +191,31 @@ def test_a_network_that_forgets_everything_gets_the_jobs_again(tmp_path: Path) -
     assert (summary["uploads"], summary["losses"]) == (12, {})
 
 
+def test_a_call_that_fails_once_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "HICCUP", 0.01)
+    network = Network(tmp_path)
+    network.stumble_at = DEVICES * 2 + 6
+    warnings: list[str] = []
+    summary = serve(load_experiment(None, SETTINGS), network, tmp_path / "run", warn=warnings.append)
+    assert summary is not None
+    assert (summary["uploads"], summary["losses"]) == (12, {})
+    assert warnings == ["the network does not do its part: status 500; trying again"]
+
+
+def test_more_devices_than_places(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    with pytest.raises(Stopped):
+        run(network, tmp_path / "run", listener=stopping_after(2))
+    more = Network(tmp_path)
+    more.nodes = lambda: {number: 100 + number for number in range(DEVICES + 1)}  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"data.devices = 4: the fleet has a device 4; accepted: from 5, given when"):
+        run(more, tmp_path / "run")
+    network.nodes = lambda: {number: 100 + number for number in range(DEVICES - 1)}  # type: ignore[method-assign]
+    summary = run(network, tmp_path / "run")
+    assert summary is not None
+    assert summary["uploads"] + sum(summary["losses"].values()) == 12, "one was shut out, the others go on"
+
+
 def test_the_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run(Network(tmp_path), tmp_path / "run", listener=stopping_after(2))
@@ -198,8 +226,12 @@ def test_the_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
 def test_settings_that_do_not_fit_a_fleet(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"run.wall_time: missing; accepted: the seconds the run lasts"):
         serve(load_experiment(None, []), Network(tmp_path), tmp_path / "run", warn=print)
-    with pytest.raises(UserError, match=r"data.devices = 3: fewer than the fleet has; accepted: auto, or from 4"):
-        for_devices(load_experiment(None, ["data.devices=3"]), 4)
+    with pytest.raises(UserError, match=r"data.devices = 3: the fleet has a device 3; accepted: from 4"):
+        run(Network(tmp_path), tmp_path / "run", "data.devices=3")
+    nobody = Network(tmp_path)
+    nobody.nodes = dict  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="devices: the fleet has none"):
+        run(nobody, tmp_path / "run")
     with pytest.raises(UserError, match=r"fleet.slots = 9: at most the number of devices, 4"):
         for_devices(load_experiment(None, ["fleet.slots=9"]), 4)
     assert not (tmp_path / "run").exists()

@@ -47,9 +47,9 @@ def test_feature_query_and_answer(weights: Weights, kind: Any) -> None:
     np.testing.assert_array_equal(wire.decode_features(wire.encode_features(weights), len(weights)), weights)
 
 
-@given(st.integers(0, 2**53))
-def test_hello(samples: int) -> None:
-    assert wire.decode_hello(wire.encode_hello(samples)) == samples
+@given(st.integers(0, 2**53), st.booleans())
+def test_hello(samples: int, fresh: bool) -> None:
+    assert wire.decode_hello(wire.encode_hello(samples, fresh)) == (samples, fresh)
 
 
 @given(st.text(max_size=wire.LONGEST_TEXT))

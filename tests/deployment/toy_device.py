@@ -20,7 +20,7 @@ def handle(message: Message, context: Context) -> Message:
     """Tells its process id as the number of its samples and the seconds of its trainings."""
     content: RecordDict
     if message.metadata.message_type == wire.HELLO:
-        content = wire.encode_hello(os.getpid())
+        content = wire.encode_hello(os.getpid(), fresh=True)
     else:
         job = wire.decode_job(message.content, 1000)
         if job.number == 13:

@@ -104,6 +104,7 @@ def device(
             raise UserError(f"--id = {number}: no such device; accepted: {', '.join(map(str, folders)) or 'none'}")
         folder = folders[number]
     own = Device.load(folder)
+    sys.path.insert(0, str(own.folder))  # a loader of the user's own may lie beside device.toml
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     answer(

@@ -9,10 +9,23 @@ import numpy.typing as npt
 from cabafl.methods.base import FeatureKind, Job, Weights
 
 
+class Forgotten(Exception):
+    """The network does not know this run any more: everything under way has to be sent again, on a new connection."""
+
+
+class Hiccup(Exception):
+    """A call failed that may well succeed later."""
+
+
+class Interrupted(Exception):
+    """A call was given up because this process is to end."""
+
+
 class Hello(NamedTuple):
-    """A device is ready; it has so many samples."""
+    """A device is ready; it has so many samples. ``fresh``: its process hears of the experiment for the first time."""
 
     samples: int
+    fresh: bool = True
 
 
 class Result(NamedTuple):
@@ -45,7 +58,15 @@ class Answer(NamedTuple):
 
 
 class Carrier(Protocol):
-    """Sends messages and brings answers; nothing here waits."""
+    """Sends messages and brings answers; nothing here waits. All calls may raise the exceptions above."""
+
+    @property
+    def network(self) -> str:
+        """Names the memory in which messages are kept: another name, and all earlier messages are gone."""
+
+    @property
+    def settling(self) -> bool:
+        """Whether nodes may seem offline only because the network has just come back."""
 
     def nodes(self) -> set[int]:
         """The nodes that are online."""

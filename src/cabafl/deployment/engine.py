@@ -22,6 +22,7 @@ from cabafl.recording.events import Collection, Dispatched, Event, Lost
 from cabafl.state import State
 
 FEATURE_BYTES = 8  # per number of a feature vector on the wire
+COLLECTION = 600.0  # seconds a feature collection lasts at most, where nothing else says so
 
 
 class Alarm(IntEnum):
@@ -47,7 +48,7 @@ class Question(State):
     weights: Weights
     kind: FeatureKind
     asked: Ints
-    until: float | None  # who has not answered by then is left out
+    until: float  # who has not answered by then is left out
 
 
 class Deployment(Engine):
@@ -127,11 +128,12 @@ class Deployment(Engine):
     def collect_features(
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
-        """See `Server.collect_features`. Real devices always take their time."""
+        """See `Server.collect_features`. Real devices always take their time, but nobody waits for one for ever."""
+        timeout = timeout or self.limits.slot_timeout or COLLECTION
         asked = np.array(sorted(self.present), dtype=np.int64)
         self.ledger.feature_downloads += len(asked)
         self.ledger.bytes += len(asked) * weights.nbytes
-        self.question = Question(weights, kind, asked, None if timeout is None else self.now + timeout)
+        self.question = Question(weights, kind, asked, self.now + timeout)
         self.asking = True
         self.outbox.put(Collection(self.now, "start", len(asked), 0))
 
@@ -162,7 +164,7 @@ class Deployment(Engine):
         self.outbox.flush()
 
     def pass_time(self, now: float) -> None:
-        """Nothing happened until now; what was due is done. It needs no journal: the next input does the same."""
+        """Nothing happened until now; what was due is done."""
         self.handle(Passed(now))
 
     @property

@@ -23,10 +23,6 @@ client = ClientApp()
 server = ServerApp()
 
 
-class Never(Exception):
-    """Is not raised: when Flower ends a run, it ends the process."""
-
-
 class PlainGrid:
     """See `service.Network`: the grid Flower hands to a server app, with as many devices as are there in the end."""
 
@@ -40,13 +36,12 @@ class PlainGrid:
             time.sleep(1.0)
         return dict(enumerate(found[: self.devices]))
 
-    def open(self, max_bytes: int, again: bool) -> tuple[Grid, bool]:
+    def open(self, max_bytes: int, resumed: bool, again: bool = False) -> Grid:
         """There is one for the life of this process."""
-        return self.grid, False
+        return self.grid
 
-    def forgets(self) -> type[Exception]:
-        """Never, in this process."""
-        return Never
+    def interrupt(self) -> None:
+        """Nothing waits here."""
 
     def close(self, finished: bool) -> None:
         """Flower does."""
@@ -72,7 +67,7 @@ def _handle(message: Message, context: Context) -> Message:
     participant = Participant(Device(Path.cwd(), "", partition, partition, root=experiment.data.root))
     samples = participant.join(Greeting.of(experiment, server_task(experiment), devices))
     if message.metadata.message_type == wire.HELLO:
-        return Message(content=wire.encode_hello(samples), reply_to=message)
+        return Message(content=wire.encode_hello(samples, fresh=False), reply_to=message)
     return participant(message, context)
 
 

@@ -1,7 +1,7 @@
 """Flower as the network between server and devices."""
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from flwr.app import Message, RecordDict
 
@@ -16,6 +16,9 @@ NOWHERE = "nowhere-"  # messages to nodes the network does not know
 
 class Grid(Protocol):
     """What is used of Flower's grid, and of ours."""
+
+    @property
+    def run(self) -> Any: ...
 
     def get_node_ids(self) -> Iterable[int]: ...
 
@@ -39,6 +42,16 @@ class FlowerCarrier:
         self._kinds: dict[str, str] = {}  # by message; one of an earlier process is a job
         self._width = 0  # of the features asked for last
         self._nowhere = 0
+
+    @property
+    def network(self) -> str:
+        """See `Carrier`: the run at the SuperLink."""
+        return str(self.grid.run.run_id)
+
+    @property
+    def settling(self) -> bool:
+        """See `Carrier`."""
+        return bool(getattr(self.grid, "settling", False))
 
     def nodes(self) -> set[int]:
         """See `Carrier`."""
@@ -80,7 +93,7 @@ class FlowerCarrier:
             return _trouble(reply.error.code, reply.error.reason or "no reason given")
         try:
             if kind == wire.HELLO:
-                return Hello(wire.decode_hello(reply.content))
+                return Hello(*wire.decode_hello(reply.content))
             if kind == wire.FEATURES:
                 return Row(wire.decode_features(reply.content, self._width))
             found = wire.decode_reply(reply.content, self.length)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from cabafl.deployment.carrier import Forgotten, Hiccup, Interrupted
 from cabafl.deployment.flower_version import require_flower
 from cabafl.errors import UserError
 
@@ -94,11 +95,11 @@ _OVERLOADED = {429, 502, 503, 504}
 _log = logging.getLogger(__name__)
 
 
-class Stopped(Exception):
+class Stopped(Interrupted):
     """The process was asked to end."""
 
 
-class RunLost(Exception):
+class RunLost(Forgotten):
     """The SuperLink has ended the run or does not know it: a new one must be opened, jobs under way are lost."""
 
 
@@ -106,7 +107,7 @@ class UploadLost(Exception):
     """A device has begun to send a reply and never ended."""
 
 
-class Refused(Exception):
+class Refused(Hiccup):
     """The SuperLink answers with this status."""
 
     def __init__(self, status: int) -> None:
@@ -396,9 +397,12 @@ class RunConnection(HttpGrid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """The ids of the messages, empty for a device the SuperLink does not know."""
         with _run_known():
-            with suppress(ObjectPushError):
-                return list(super().push_messages(messages))
-            return list(super().push_messages(messages))  # a SuperLink that restarted in between takes the rest
+            try:
+                with suppress(ObjectPushError):
+                    return list(super().push_messages(messages))
+                return list(super().push_messages(messages))  # a SuperLink that restarted in between takes the rest
+            except ObjectPushError as error:
+                raise Hiccup(f"a message was not taken: {error}") from None
 
     def arrivals(self, message_ids: list[str]) -> list[Arrival]:
         """New replies to these messages. The SuperLink hands out each only once."""

@@ -7,6 +7,7 @@ The process takes the place of the ServerApp process Flower would start: the Sup
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from typing import Any
 
 from flwr.app import Error, Message, RecordDict
 
@@ -74,6 +75,25 @@ class FleetGrid:
         """For `reopen_grid`."""
         return self.connection.ticket
 
+    @property
+    def settling(self) -> bool:
+        """Whether the SuperLink was away a moment ago."""
+        ended = self._patience.outage_ended
+        return ended is not None and time.monotonic() - ended <= GRACE
+
+    def settle(self) -> None:
+        """Nothing is known about the time before: as after an outage."""
+        self._patience.outage_ended = time.monotonic()
+
+    def interrupt(self) -> None:
+        """Ends all waiting for the SuperLink; may be called by a signal."""
+        self._patience.stop.set()
+
+    @property
+    def run(self) -> Any:
+        """As of Flower's grid: has ``run_id``."""
+        return self.connection.run
+
     def get_node_ids(self) -> list[int]:
         """Devices that are present."""
         return self.connection.get_node_ids()
@@ -85,8 +105,9 @@ class FleetGrid:
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Replies that have arrived whole, each once. A lost device, an expired or a malformed reply is an error."""
         wanted = [message_id for message_id in message_ids if message_id not in self._arriving]
-        ended = self._patience.outage_ended
-        if wanted and (ended is None or time.monotonic() - ended > GRACE):
+        if wanted:
+            self.connection.beat()  # waits an outage out: the next call would take every device for lost
+        if wanted and not self.settling:
             for arrival in self.connection.arrivals(wanted):
                 self._arriving[arrival.envelope.metadata.reply_to_message_id] = arrival
         replies = {message_id: self._advance(arrival) for message_id, arrival in self._arriving.items()}

@@ -5,9 +5,11 @@
 finds the jobs that were already sent, so that no upload counts twice and no job is forgotten.
 """
 
+import errno
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from cabafl.deployment.inputs import Input
-from cabafl.errors import UserError
-from cabafl.recording.folder import JOURNAL, sync
+from cabafl.errors import RunStopped, UserError
+from cabafl.recording.folder import JOURNAL, out_of_space, sync
 from cabafl.state import Decoder, Encoder
 
 
@@ -59,19 +61,25 @@ class Journal:
         file = None
         if encoder.arrays:
             file = f"input-{self.length}.safetensors"
-            save_file({name: np.ascontiguousarray(a) for name, a in encoder.arrays.items()}, self.path / file)
-            sync(self.path / file)
+            try:
+                save_file({name: np.ascontiguousarray(a) for name, a in encoder.arrays.items()}, self.path / file)
+                sync(self.path / file)
+            except (OSError, SafetensorError) as error:
+                raise _stopped(error, self.path) from error
         self._append(self._inputs, {"number": self.length, "input": tree, "file": file})
         self.length += 1
 
-    def add_sent(self, job: int, message: str) -> None:
-        """A job travels in this message."""
-        self._append(self._sent, {"job": job, "message": message})
+    def add_sent(self, job: int, message: str, network: str) -> None:
+        """A job travels in this message of this network."""
+        self._append(self._sent, {"job": job, "message": message, "network": network})
 
     def _append(self, file: IO[bytes], entry: dict[str, Any]) -> None:
-        file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+        try:
+            file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise _stopped(error, self.path) from error
 
     def inputs(self, first: int = 0) -> Iterator[Input]:
         """The inputs from number ``first`` on."""
@@ -86,9 +94,9 @@ class Journal:
                 raise UserError(f"{path}: cannot be read again: {' '.join(str(error).split())}") from None
             yield given
 
-    def sent(self) -> dict[int, str]:
-        """The message of each job that was sent; of one that was sent again, the last."""
-        return {entry["job"]: entry["message"] for entry in self._lines("sent.jsonl")}
+    def sent(self, network: str) -> dict[int, str]:
+        """The message of each job that was sent over this network; of one that was sent again, the last."""
+        return {e["job"]: e["message"] for e in self._lines("sent.jsonl") if e["network"] == network}
 
     def forget(self, first: int) -> None:
         """A checkpoint has taken in everything before number ``first``."""
@@ -99,5 +107,12 @@ class Journal:
 
     def close(self) -> None:
         """Both files are closed; everything in them is on disk already."""
-        self._inputs.close()
-        self._sent.close()
+        for file in (self._inputs, self._sent):
+            with suppress(OSError):
+                file.close()
+
+
+def _stopped(error: Exception, path: Path) -> RunStopped:
+    if not isinstance(error, OSError):  # safetensors wraps it in a text
+        error = OSError(errno.ENOSPC if "No space" in str(error) else errno.EIO, str(error))
+    return out_of_space(error, path)

@@ -61,7 +61,9 @@ class Participant:
         """The reply; whatever goes wrong is raised."""
         kind = message.metadata.message_type
         if kind == wire.HELLO:
-            content = wire.encode_hello(self.join(Greeting.read(wire.decode_greeting(message.content))))
+            greeting = Greeting.read(wire.decode_greeting(message.content))
+            fresh = greeting != self.greeting
+            content = wire.encode_hello(self.join(greeting), fresh)
         elif kind == wire.FEATURES:
             query = wire.decode_feature_query(message.content, self._length())
             content = wire.encode_features(self._features(query))

@@ -4,17 +4,27 @@ become messages."""
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cabafl.deployment.carrier import Answer, Carrier, Hello, Result, Row, Trouble
 from cabafl.deployment.engine import Deployment
-from cabafl.deployment.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Started
+from cabafl.deployment.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.deployment.journal import Journal
 from cabafl.methods.base import LossReason
 
 LOOK_FOR_NODES = 2.0  # seconds between two looks at who is online
+GREET_AGAIN = 300.0  # seconds after which a device that is still training is greeted again
+RESENT = 3  # how often a job is sent again before it counts as lost
+
+
+class Greeted(NamedTuple):
+    """A greeting under way, and the job its device had when it was sent."""
+
+    node: int
+    busy: int | None
 
 
 class Server:
@@ -45,9 +55,12 @@ class Server:
         self._device = dict(devices)
         self._node = {device: node for node, device in devices.items()}
         self._online: set[int] = set()  # nodes that were greeted
+        self._doubtful: set[int] = set()  # nodes that are greeted again at the next look
+        self._greeted: dict[int, float] = {}  # device: when, on the clock
+        self._resent: Counter[int] = Counter()  # by job
         self._looked: float | None = None
         self._zero: float | None = None  # where the clock stood when the run's time was 0
-        self._greetings: dict[str, int] = {}  # message: node
+        self._greetings: dict[str, Greeted] = {}  # by message
         self._jobs: dict[str, int] = {}  # message: job
         self._questions: dict[str, int] = {}  # message: device
         self._rows: dict[int, npt.NDArray[np.float32]] = {}
@@ -70,7 +83,7 @@ class Server:
             self._zero = self.clock()
             self._give(Started(now))
         if self.engine.next_alarm() <= now:
-            self.engine.pass_time(now)
+            self._give(Passed(now))
         self._close_question(now)
         self.send_orders()
         return self.journal.length > before
@@ -84,38 +97,37 @@ class Server:
         self.started = self.started or isinstance(given, Started)
         self.engine.handle(given)
 
-    def resume(self, now: float, same_network: bool = True) -> None:
-        """After the journal was dealt with again, the run goes on at time ``now``: jobs that were sent are waited for,
-        all others are sent. A network that has forgotten everything gets all of them anew. A question is asked again,
-        and devices have to greet again; both do no harm twice."""
+    def resume(self, now: float) -> None:
+        """After the journal was dealt with again, or on a new network, the run goes on at time ``now``: jobs that were
+        sent over this network are waited for, all others are sent. A question is asked again, and devices have to greet
+        again; both do no harm twice."""
         if self.started:
             self._zero = self.clock() - now
-        for device in sorted(self.engine.present - self._node.keys()):
-            self._give(Left(now, device))  # shut out meanwhile
-        sent = self.journal.sent() if same_network else {}
-        self._greetings, self._questions = {}, {}
+        sent = self.journal.sent(self.carrier.network)
         self._jobs = {sent[number]: number for number in self.engine.flights if number in sent}
         self.engine.unsent = [number for number in self.engine.flights if number not in sent]
         self.engine.asking = self.engine.question is not None
-        self._online = {self._node[device] for device in self.engine.present if device in self._node}
-        for node in self._online:
-            self._greetings[self.carrier.greet(node)] = node
+        self._greetings, self._questions = {}, {}
+        for device in sorted(self.engine.present - self._node.keys()):
+            self._give(Left(now, device))  # shut out meanwhile
+        self._online = {self._node[device] for device in self.engine.present}
+        for node in sorted(self._online):
+            self._greet(node)
 
     def send_orders(self) -> None:
         """Sends what the method has ordered."""
-        for number in self.engine.unsent:
+        while self.engine.unsent:
+            number = self.engine.unsent[0]
             flight = self.engine.flights.get(number)
             if flight is not None:  # else cancelled at once
                 message = self.carrier.send(self._node[flight.device], flight)
-                self.journal.add_sent(number, message)
+                self.journal.add_sent(number, message, self.carrier.network)
                 self._jobs[message] = number
-        self.engine.unsent = []
+            del self.engine.unsent[0]
         question = self.engine.question
         if self.engine.asking and question is not None:
-            nodes = {int(device): self._node[int(device)] for device in question.asked}
-            self._questions = {
-                self.carrier.ask(node, question.weights, question.kind): device for device, node in nodes.items()
-            }
+            here = [int(device) for device in question.asked if int(device) in self.engine.present]
+            self._questions = {self.carrier.ask(self._node[d], question.weights, question.kind): d for d in here}
             self._rows = {}
         self.engine.asking = False
 
@@ -127,12 +139,25 @@ class Server:
             return
         self._looked = clock
         online = self.carrier.nodes() & self._device.keys()
-        for node in online - self._online:
-            self._greetings[self.carrier.greet(node)] = node
-        for node in self._online - online:
-            self._greetings = {m: n for m, n in self._greetings.items() if n != node}
+        if self.carrier.settling:
+            online |= self._online
+        for node in sorted((online - self._online) | (online & self._doubtful)):
+            self._greet(node)
+        self._doubtful = set()
+        for node in sorted(self._online - online):
+            self._greetings = {m: g for m, g in self._greetings.items() if g.node != node}
             self._lose_sight(self._device[node], now)
         self._online = online
+        for flight in list(self.engine.flights.values()):
+            if clock - self._greeted.get(flight.device, clock) > GREET_AGAIN and flight.device in self._node:
+                self._greet(self._node[flight.device])
+
+    def _greet(self, node: int) -> None:
+        """Also asked of a device that has been training for long: whether it still is the process that got the job."""
+        device = self._device[node]
+        self._greeted[device] = self.clock()
+        busy = next((f.number for f in self.engine.flights.values() if f.device == device), None)
+        self._greetings[self.carrier.greet(node)] = Greeted(node, busy)
 
     def _lose_sight(self, device: int, now: float) -> None:
         self._questions = {m: d for m, d in self._questions.items() if d != device}
@@ -155,41 +180,49 @@ class Server:
             else:
                 self.warn(f"device {device}: no features: {_text(content)}")
 
-    def _take_greeting(self, node: int, content: object, now: float) -> None:
-        device = self._device[node]
-        if isinstance(content, Hello):
-            self.seen[device] = time.time()
-            known = device in self.engine.present and self.engine.sizes[device] == content.samples
-            if not (known and self._is_expected_back(device)):
-                self._give(Joined(now, device, content.samples))
-        else:
+    def _take_greeting(self, greeted: Greeted, content: object, now: float) -> None:
+        device = self._device[greeted.node]
+        if not isinstance(content, Hello):
+            self._doubtful.add(greeted.node)
             self.warn(f"device {device}: does not take part: {_text(content)}")
-            self._online.discard(node)  # greeted again at the next look
-
-    def _is_expected_back(self, device: int) -> bool:
-        """After a restart of the server, devices answer a greeting that changes nothing."""
-        flying = any(flight.device == device for flight in self.engine.flights.values())
-        return flying or device in self.engine.idle
+            return
+        self.seen[device] = time.time()
+        flying = next((f.number for f in self.engine.flights.values() if f.device == device), None)
+        here = device in self.engine.present and self.engine.sizes[device] == content.samples
+        forgot = content.fresh and flying is not None and flying == greeted.busy  # its process got the job, and died
+        if not here or forgot or (flying is None and device not in self.engine.idle):
+            self._give(Joined(now, device, content.samples))
 
     def _take_job(self, number: int, content: object, now: float) -> None:
         flight = self.engine.flights.get(number)
-        if flight is not None and isinstance(content, Result):
-            self.seen[flight.device] = time.time()
         if isinstance(content, Result):
+            if flight is not None:
+                self.seen[flight.device] = time.time()
             self._give(Arrived(now, number, content.weights, content.seconds, content.joules, content.loss))
+        elif flight is None:
+            return
         elif isinstance(content, Trouble) and content.reason == "unknown":
-            if flight is not None and not flight.abandoned:
-                self.engine.unsent.append(number)  # its answer was lost with an earlier server: once more
-        elif flight is not None:
-            self.warn(f"device {flight.device}: job {number} lost: {_text(content)}")
+            self._send_again(number, flight.abandoned, now)
+        else:
+            self._doubtful.add(self._node[flight.device])  # perhaps a process that is new to the experiment
             self._give(Failed(now, number, _reason(content)))
+            self.warn(f"device {flight.device}: job {number} lost: {_text(content)}")
+
+    def _send_again(self, number: int, abandoned: bool, now: float) -> None:
+        """The answer was lost with an earlier server, or the message expired."""
+        self._resent[number] += 1
+        if abandoned:
+            self._give(Failed(now, number, "timeout"))
+        elif self._resent[number] > RESENT:
+            self._give(Failed(now, number, "crash"))
+        else:
+            self.engine.unsent.append(number)
 
     def _close_question(self, now: float) -> None:
         question = self.engine.question
         if question is None or self.engine.asking:
             return
-        late = question.until is not None and now >= question.until
-        if self._questions and not late:
+        if self._questions and now < question.until:
             return
         [(width, _)] = Counter(len(row) for row in self._rows.values()).most_common(1) or [(0, 0)]
         table = np.zeros((len(self.engine.sizes), width), dtype=np.float32)

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from cabafl.assembly import check_fit, make_data, make_method, make_task
-from cabafl.config import Experiment
+from cabafl.config import Experiment, load_experiment
 from cabafl.data.dataset import Dataset
 from cabafl.data.partition import Partition
+from cabafl.deployment.carrier import Forgotten, Hiccup, Interrupted
 from cabafl.deployment.engine import Deployment
 from cabafl.deployment.flower_carrier import FlowerCarrier, Grid
 from cabafl.deployment.greeting import Greeting
@@ -35,6 +36,7 @@ from cabafl.toml import experiment_toml
 
 POLL = 0.15  # seconds between two looks for answers
 TELL = 2.0  # seconds between two status files
+HICCUP = 2.0  # seconds after a failed call of the network
 MESSAGE = 100_000  # bytes of a reply beside its numbers
 STATUS = "status.json"
 CLOCK = "wall"
@@ -49,12 +51,12 @@ class Network(Protocol):
     def nodes(self) -> Mapping[int, int]:
         """Nodes of the network by device; exactly these are admitted."""
 
-    def open(self, max_bytes: int, again: bool) -> tuple[Grid, bool]:
-        """A grid, and whether it still knows what an earlier process sent; with ``again`` a new one for sure. A reply
-        has at most so many bytes."""
+    def open(self, max_bytes: int, resumed: bool, again: bool = False) -> Grid:
+        """A grid whose replies have at most so many bytes. ``resumed``: that of an earlier process if it is still
+        known; with ``again`` a new one for sure."""
 
-    def forgets(self) -> type[Exception]:
-        """What the grid raises when the run is gone."""
+    def interrupt(self) -> None:
+        """Calls that wait for the network are given up; called by a signal."""
 
     def close(self, finished: bool) -> None:
         """Leaves the run to whoever comes next, or ends it for good."""
@@ -72,36 +74,52 @@ def serve(
     """Carries a run out, or goes on with the one in ``out``; its summary, or None if it is complete already."""
     if experiment.run.wall_time is None and experiment.run.max_dispatches is None:
         raise UserError("run.wall_time: missing; accepted: the seconds the run lasts, e.g. run.wall_time=3600")
+    nodes = network.nodes()
+    if not nodes:
+        raise UserError("devices: the fleet has none; accepted: one or more (`cabafl deploy init DIR --add 1`)")
+    experiment = for_devices(experiment, places_of(experiment, out, max(nodes) + 1))
+    method, parameters = make_method(experiment)
+    toml = experiment_toml(experiment, parameters)
+    if (out / EXPERIMENT).exists() and (out / EXPERIMENT).read_text(encoding="utf-8") != toml:
+        raise UserError(f"{out}: holds the run of another experiment; accepted: the same experiment, or another --out")
     if (out / SUMMARY).exists():
         return None
-    nodes = network.nodes()
-    experiment = for_devices(experiment, max(nodes) + 1)
     with open_executor(experiment, warn) as workers, ExitStack() as cleanup:
-        method, parameters = make_method(experiment)
         task = server_task(experiment)
         check_fit(experiment, parameters, task)
         if getattr(parameters, "features", None) == "labels":
             warn("method.features = labels: every device tells the server how many samples of each class it has")
-        greeting = Greeting.of(experiment, task, max(nodes) + 1).text()
         executor = workers.for_task(task)
-        folder, checkpoint = _folder(out, experiment_toml(experiment, parameters))
+        folder, checkpoint = _folder(out, toml)
         cleanup.callback(folder.close)
-        run = _Service(experiment, method, task, executor, network, nodes, folder, greeting, listener, warn)
+        run = _Service(experiment, method, task, executor, network, nodes, folder, listener, warn)
         run.status_file = status
         cleanup.callback(run.journal.close)
         return run.carry_out(checkpoint)
 
 
-def for_devices(experiment: Experiment, devices: int) -> Experiment:
+def places_of(experiment: Experiment, out: Path, needed: int) -> int:
+    """How many devices the run can ever have: as given, as when it began, or as many as there are."""
+    places = experiment.data.devices
+    if places == "auto" and (out / EXPERIMENT).exists():
+        places = load_experiment(out / EXPERIMENT).data.devices
+    if places == "auto":
+        return needed
+    if places < needed:
+        raise UserError(
+            f"data.devices = {places}: the fleet has a device {needed - 1}; accepted: from {needed}, given when the "
+            "run begins"
+        )
+    return places
+
+
+def for_devices(experiment: Experiment, places: int) -> Experiment:
     """The experiment for a fleet of so many places."""
-    given = experiment.data.devices
-    if given != "auto" and given < devices:
-        raise UserError(f"data.devices = {given}: fewer than the fleet has; accepted: auto, or from {devices}")
     try:
-        experiment.slots(devices)
+        experiment.slots(places)
     except ValueError as error:
         raise UserError(str(error)) from None
-    data = experiment.data.model_copy(update={"devices": devices if given == "auto" else given})
+    data = experiment.data.model_copy(update={"devices": places})
     workers = 1 if experiment.run.workers == "auto" else experiment.run.workers  # the server only evaluates
     run = experiment.run.model_copy(update={"workers": workers})
     return experiment.model_copy(update={"data": data, "run": run})
@@ -127,8 +145,6 @@ def _folder(out: Path, toml: str) -> tuple[RunFolder, Checkpoint | None]:
     """A new run folder, or that of a run to go on with."""
     if not (out / EXPERIMENT).exists():
         return RunFolder.create(out, toml, environment(), CLOCK), None
-    if (out / EXPERIMENT).read_text(encoding="utf-8") != toml:
-        raise UserError(f"{out}: holds the run of another experiment; accepted: the same experiment, or a new folder")
     checkpoint = load_checkpoint(out, toml)
     return RunFolder.reopen(out, None if checkpoint is None else checkpoint.positions, CLOCK), checkpoint
 
@@ -157,7 +173,6 @@ class _Service:
         network: Network,
         nodes: Mapping[int, int],
         folder: RunFolder,
-        greeting: str,
         listener: Listener | None,
         warn: Warn,
     ) -> None:
@@ -175,7 +190,8 @@ class _Service:
         self.told = -TELL
         self.journal = Journal(folder.path, keep=experiment.deploy.keep_journal)
         training, deploy = experiment.training, experiment.deploy
-        places = max(nodes) + 1
+        places = experiment.data.devices
+        assert isinstance(places, int)
         self.engine = Deployment(
             method,
             places,
@@ -191,9 +207,13 @@ class _Service:
             emit=self._emit,
         )
         self.max_bytes = 8 * task.model.layout.size + MESSAGE  # twice the model: a wrong layout is told from an attack
-        grid, self.same_network = network.open(self.max_bytes, again=False)
+        self.warn = warn
         self.carrier = FlowerCarrier(
-            grid, greeting, task.model.layout.size, lambda kind: feature_width(task, kind), deploy.job_ttl
+            network.open(self.max_bytes, resumed=self.journal.length > 0),
+            Greeting.of(experiment, task, places).text(),
+            task.model.layout.size,
+            lambda kind: feature_width(task, kind),
+            deploy.job_ttl,
         )
         self.server = Server(
             self.engine,
@@ -219,9 +239,11 @@ class _Service:
             raise
         finally:
             draw(self.folder.path, self.experiment, self.rows, CLOCK)
+            summary = self._finish() if finished else None
             self._tell("complete" if finished else "stopped")
             self.network.close(finished)
-        return self._finish()
+        assert summary is not None
+        return summary
 
     def _begin(self, checkpoint: Checkpoint | None) -> None:
         """A run that was killed goes on where its journal ends."""
@@ -236,7 +258,7 @@ class _Service:
             self.server.replay(given)
             now = max(now, given.t)
         if self.journal.length:
-            self.server.resume(now, self.same_network)
+            self._try(lambda: self.server.resume(now))
 
     def _over(self) -> bool:
         limit = self.engine.limits.seconds
@@ -245,25 +267,41 @@ class _Service:
         return self.server.started and self.engine.over
 
     def _look_around(self) -> None:
-        if self.signal is not None:
-            raise Stopped(self.signal)
-        try:
-            happened = self.server.step()
-        except self.network.forgets():
-            self.carrier.grid, _ = self.network.open(self.max_bytes, again=True)
-            self.server.resume(self.server.now(), same_network=False)
-            return
+        before = self.journal.length
+        self._try(self.server.step)
         if time.perf_counter() - self.saved > self.experiment.run.checkpoint_every:
             self._save()
         if time.perf_counter() - self.told > TELL:
             self._tell("running" if self.server.started else "waiting for devices")
-        if not happened:
+        if self.journal.length == before:
             time.sleep(POLL)
+
+    def _try(self, work: Callable[[], object]) -> None:
+        """Until it succeeds, or this process is to end. A network that has forgotten the run gets all of it again."""
+        while True:
+            if self.signal is not None:
+                raise Stopped(self.signal)
+            try:
+                work()
+                return
+            except Forgotten:
+                self.warn("the network has forgotten this run: jobs under way are sent again")
+                work = self._reconnect
+            except Hiccup as error:
+                self.warn(f"the network does not do its part: {error}; trying again")
+                time.sleep(HICCUP)
+            except Interrupted:
+                assert self.signal is not None
+
+    def _reconnect(self) -> None:
+        self.carrier.grid = self.network.open(self.max_bytes, resumed=True, again=True)
+        self.server.resume(self.server.now())
 
     def _stop(self, number: int) -> None:
         if self.signal is not None:
             raise KeyboardInterrupt  # asked twice: at once
         self.signal = number
+        self.network.interrupt()
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, Evaluated):

@@ -1,5 +1,6 @@
 """A fleet's SuperLink as the network of a service."""
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -8,11 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cabafl.deployment.admission import admit, server_link
+from cabafl.deployment.carrier import Hiccup
 from cabafl.deployment.fleet import Fleet
-from cabafl.deployment.flower_internals import RunLost, Ticket
+from cabafl.deployment.flower_internals import RunLost, Stopped, Ticket
 from cabafl.deployment.grid import FleetGrid, open_grid, reopen_grid
+from cabafl.errors import UserError
 
 TICKET = "run.json"
+LOCK = "server.lock"
 
 
 class SuperLink:
@@ -25,38 +29,49 @@ class SuperLink:
 
     def nodes(self) -> Mapping[int, int]:
         """See `service.Network`."""
+        self._lock_out_others()
         return admit(self.fleet)
 
-    def open(self, max_bytes: int, again: bool) -> tuple[FleetGrid, bool]:
+    def open(self, max_bytes: int, resumed: bool, again: bool = False) -> FleetGrid:
         """See `service.Network`."""
         link = server_link(self.fleet)
-        ticket = None if again else self._ticket()
+        ticket = self._ticket() if resumed and not again else None
         if self.grid is not None:
             self.grid.close()
+        self.grid = None
         if ticket is not None:
-            try:
+            with suppress(RunLost):
                 self.grid = reopen_grid(link, ticket, max_bytes)
-            except RunLost:
-                pass
-            else:
-                return self.grid, True
-        self.grid = open_grid(link, max_bytes)
-        _write_private(self.path, json.dumps(asdict(self.grid.ticket)).encode())
-        return self.grid, False
+        if self.grid is None:
+            self.grid = open_grid(link, max_bytes)
+            _write_private(self.path, json.dumps(asdict(self.grid.ticket)).encode())
+        if resumed:
+            self.grid.settle()
+        return self.grid
 
-    def forgets(self) -> type[Exception]:
+    def interrupt(self) -> None:
         """See `service.Network`."""
-        return RunLost
+        if self.grid is not None:
+            self.grid.interrupt()
 
     def close(self, finished: bool) -> None:
         """See `service.Network`."""
         if self.grid is None:
             return
         if finished:
-            with suppress(RunLost):  # ended already
+            with suppress(RunLost, Hiccup, Stopped):
                 self.grid.finish()
             self.path.unlink(missing_ok=True)
         self.grid.close()
+
+    def _lock_out_others(self) -> None:
+        """Two servers on one fleet would take each other's answers."""
+        self.fleet.state.mkdir(exist_ok=True)
+        self._lock = (self.fleet.state / LOCK).open("w")  # held until this process ends
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{self.fleet.path}: another server runs on this fleet; accepted: one at a time") from None
 
     def _ticket(self) -> Ticket | None:
         try:

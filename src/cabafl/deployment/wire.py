@@ -146,14 +146,15 @@ def decode_greeting(record: RecordDict) -> str:
     return str(_only_values(record, {"greeting": "str"})["greeting"])
 
 
-def encode_hello(samples: int) -> RecordDict:
-    """A device's answer to the greeting: how many samples it trains with."""
-    return RecordDict({_VALUES: ConfigRecord({"samples": int(samples)})})
+def encode_hello(samples: int, fresh: bool) -> RecordDict:
+    """A device's answer to the greeting: how many samples it trains with, and whether its process is new to it."""
+    return RecordDict({_VALUES: ConfigRecord({"samples": int(samples), "fresh": int(fresh)})})
 
 
-def decode_hello(record: RecordDict) -> int:
-    """How many samples a device says it has."""
-    return _count(_only_values(record, {"samples": "int"}), "samples")
+def decode_hello(record: RecordDict) -> tuple[int, bool]:
+    """Samples, and whether the process is new to the experiment."""
+    values = _only_values(record, {"samples": "int", "fresh": "int"})
+    return _count(values, "samples"), bool(_count(values, "fresh"))
 
 
 def _only_values(record: RecordDict, fields: Mapping[str, Field]) -> dict[str, int | float | str]:

@@ -73,7 +73,7 @@ class CaBaFL(Method):
         self.selected = SelectionCounts(len(server.sizes))
         self.cache = TwoLevelCache(server.slots, server.initial, p.k, p.gamma, screening=p.l1_cache)
         self.waiting = list(range(server.slots))
-        server.collect_features(server.initial, p.features, instant=True)
+        server.collect_features(server.initial, p.features, p.collection_timeout, instant=True)
 
     def on_features(self, server: Server, features: npt.NDArray[np.float32]) -> None:
         """All sums of features change at once; a collection that fell due meanwhile starts now."""
@@ -128,6 +128,8 @@ class CaBaFL(Method):
         server.collect_features(self.model, p.features, p.collection_timeout, instant=p.feature_latency == "instant")
 
     def _dispatch_waiting(self, server: Server, without: int | None = None) -> None:
+        if not len(self.features.rows):
+            return  # a device came back while the first features were collected
         while self.waiting and len(server.idle):
             index = self.waiting.pop(0)
             slot = self.cache.slots[index]
