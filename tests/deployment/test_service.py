@@ -16,6 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from typer.testing import CliRunner
 
 from cabafl.cli.main import app
+from cabafl.cli.run import warn
 from cabafl.config import load_experiment
 from cabafl.deployment import service, wire
 from cabafl.deployment.carrier import Forgotten, Hiccup
@@ -23,6 +24,7 @@ from cabafl.deployment.fleet import Device, FleetSettings
 from cabafl.deployment.participant import Participant
 from cabafl.deployment.provision import make_fleet
 from cabafl.deployment.service import for_devices, serve
+from cabafl.deployment.superlink import SuperLink
 from cabafl.errors import UserError
 from cabafl.recording.events import Event, Uploaded
 from cabafl.recording.folder import read_metrics
@@ -251,3 +253,16 @@ def test_status_and_refusals_of_the_commands(tmp_path: Path) -> None:
     assert "cabafl: complete" in shown.output
     as_json = command.invoke(app, ["deploy", "status", str(fleet.path), "--json"])
     assert json.loads(as_json.output)["uploads"] == 12
+
+
+def test_what_a_device_says_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    warn("device 3: job 7 lost: [/foo] [red]")
+    assert "[/foo] [red]" in capsys.readouterr().err
+
+
+def test_one_server_per_fleet(tmp_path: Path) -> None:
+    fleet = make_fleet(tmp_path / "fleet", FleetSettings(ip=("192.0.2.7",)), 1)
+    first, second = SuperLink(fleet), SuperLink(fleet)
+    first._lock_out_others()
+    with pytest.raises(UserError, match="another server runs on this fleet"):
+        second._lock_out_others()
