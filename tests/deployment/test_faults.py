@@ -136,7 +136,7 @@ def test_everything_that_can_go_wrong(beds: Callable[[int, float], Bed]) -> None
     odd = {4: "silent", 5: "nan", 6: "layout"}
     for number, how in odd.items():
         bed.device(number, how)
-    settings = ["fleet.slots=4", "run.slot_timeout=30", "run.wall_time=110", "method.k=2", "deploy.start_devices=7"]
+    settings = ["fleet.slots=4", "run.slot_timeout=60", "run.wall_time=130", "method.k=2", "deploy.start_devices=7"]
     bed.serve(*settings)
     bed.wait("the start", lambda: bed.status()["uploads"] >= 3, 90)
 
@@ -156,7 +156,7 @@ def test_everything_that_can_go_wrong(beds: Callable[[int, float], Bed]) -> None
     bed.running["superlink"] = start_superlink(bed.children, bed.fleet)
     before = bed.status()["uploads"]
     bed.wait("uploads after the SuperLink came back", lambda: bed.status()["uploads"] > before + 2)
-    events = bed.end(200)
+    events = bed.end(240)
 
     assert all(np.isfinite(tensor).all() for tensor in load_file(bed.path / "run" / "model.safetensors").values())
     summary = json.loads((bed.path / "run" / "summary.json").read_text())
