@@ -314,12 +314,12 @@ def load_experiment(file: Path | None = None, overrides: Iterable[str] = ()) -> 
     return validated(Experiment, values)
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """The tables of a TOML file; a file that cannot be read is a `UserError`."""
+def read_toml(file: Path, accepted: str = "an experiment file") -> dict[str, Any]:
+    """The tables of a TOML file; a file that cannot be read is a `UserError` that says what is ``accepted``."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{file}: cannot read the experiment file: {error.strerror}") from None
+        raise UserError(f"{file}: cannot be read ({error.strerror}); accepted: {accepted}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: not a TOML file: {error}") from None
 

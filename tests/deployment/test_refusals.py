@@ -22,8 +22,8 @@ if shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr
 
 from cabafl.deployment.admission import admit, registered
 from cabafl.deployment.children import Child, Children, answers, free_ports
-from cabafl.deployment.fleet import Device, Fleet, FleetSettings
-from cabafl.deployment.pieces import environment, start_proxy, start_superlink, start_supernode, supernode_command
+from cabafl.deployment.fleet import CA, LOOPBACK, PRIVATE_KEY, Device, Fleet, FleetSettings
+from cabafl.deployment.pieces import environment, start_proxy, start_superlink
 from cabafl.deployment.provision import add_devices, make_fleet
 from cabafl.errors import RunStopped, UserError
 
@@ -61,7 +61,20 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def supernode(children: Children, device: Device, home: Path) -> Child:
-    return start_supernode(children, device, free_ports(1)[0], home)
+    return children.start(f"supernode-{device.id}", supernode_command(device), environment(home), device.folder)
+
+
+def supernode_command(device: Device) -> list[str]:
+    """Flower's own SuperNode with the device's key, to be run in the device's folder."""
+    return [
+        "flower-supernode",
+        *("--superlink", device.server),
+        *("--root-certificates", CA),
+        *("--auth-supernode-private-key", PRIVATE_KEY),
+        *("--node-config", f"partition-id={device.partition}"),
+        *("--host", LOOPBACK, "--port", str(free_ports(1)[0])),
+        *("--isolation", "process"),
+    ]
 
 
 def ended(child: Child) -> str:
@@ -102,7 +115,7 @@ def test_a_device_of_the_fleet_is_accepted_and_leaves_again(children: Children, 
 
 def test_a_device_without_a_key_is_refused(children: Children, fleet: Fleet, tmp_path: Path) -> None:
     device = fleet.devices()[0]
-    command = supernode_command(device, free_ports(1)[0], "process")
+    command = supernode_command(device)
     place = command.index("--auth-supernode-private-key")
     del command[place : place + 2]
     said = ended(children.start("no-key", command, environment(tmp_path), device.folder))

@@ -2,14 +2,13 @@
 
 import ipaddress
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from cabafl.errors import UserError
+from cabafl.config import read_toml
 from cabafl.toml import toml_value
 from cabafl.validation import validated
 
@@ -20,6 +19,7 @@ PRIVATE_KEY = "device.key"
 PUBLIC_KEY = "device.pub"
 CA = "ca.crt"
 LOOPBACK = "127.0.0.1"
+MADE = "a folder made by `cabafl deploy init`"
 CHUNK = 5  # MiB: Flower sends arrays in pieces of this size
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
 _HOME = re.compile(r"(/[\w.-]+)+")
@@ -150,7 +150,7 @@ class Device:
     @classmethod
     def load(cls, folder: Path) -> "Device":
         """Reads a device's folder."""
-        file = validated(_DeviceFile, _read(folder / DEVICE, "a folder made by `cabafl deploy init`"))
+        file = validated(_DeviceFile, read_toml(folder / DEVICE, MADE))
         values = file.model_dump(exclude={"server", "id", "partition_id"})
         return cls(folder.resolve(), file.server, file.id, file.partition_id, **values)
 
@@ -165,7 +165,7 @@ class Fleet:
     @classmethod
     def load(cls, path: Path) -> "Fleet":
         """Reads a complete fleet folder."""
-        values = _read(path / SETTINGS, "a folder made by `cabafl deploy init`")
+        values = read_toml(path / SETTINGS, MADE)
         return cls(path.resolve(), validated(FleetSettings, values))
 
     @property
@@ -181,12 +181,3 @@ class Fleet:
     def devices(self) -> list[Device]:
         """All devices, in the order of their ids."""
         return [Device.load(folder) for folder in self.device_folders().values()]
-
-
-def _read(path: Path, accepted: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); accepted: {accepted}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not TOML: {error}") from None

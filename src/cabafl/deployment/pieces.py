@@ -1,15 +1,12 @@
-"""SuperLink, public port and SuperNodes of a fleet, as children of this process."""
+"""SuperLink and public port of a fleet, as children of this process."""
 
 import os
 import sys
 from pathlib import Path
-from typing import Literal
 
 from cabafl.deployment.children import Child, Children, answers
-from cabafl.deployment.fleet import CA, LOOPBACK, PRIVATE_KEY, Device, Fleet
+from cabafl.deployment.fleet import LOOPBACK, Fleet
 from cabafl.errors import UserError
-
-Isolation = Literal["process", "subprocess"]
 
 
 def environment(flower_home: Path) -> dict[str, str]:
@@ -45,24 +42,3 @@ def _start(children: Children, fleet: Fleet, words: list[str], setting: str, por
     child = children.start(words[0].removesuffix(".sh"), command, environment(fleet.state / "flower"), fleet.path)
     child.wait_for_port(port)
     return child
-
-
-def start_supernode(
-    children: Children, device: Device, port: int, flower_home: Path, isolation: Isolation = "process"
-) -> Child:
-    """A device's SuperNode; ``port``, on loopback, is where its worker finds it. Returns at once."""
-    command = supernode_command(device, port, isolation)
-    return children.start(f"supernode-{device.id}", command, environment(flower_home), device.folder)
-
-
-def supernode_command(device: Device, port: int, isolation: Isolation) -> list[str]:
-    """Flower's SuperNode with the device's key, to be run in the device's folder."""
-    return [
-        "flower-supernode",
-        *("--superlink", device.server),
-        *("--root-certificates", CA),
-        *("--auth-supernode-private-key", PRIVATE_KEY),
-        *("--node-config", f"partition-id={device.partition}"),
-        *("--host", LOOPBACK, "--port", str(port)),
-        *("--isolation", isolation),
-    ]
