@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from cabafl import methods, models
+from cabafl.cli.main import app
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.catalogue import DESCRIPTIONS
 from cabafl.recording.events import Evaluated
@@ -46,6 +47,12 @@ def test_every_key_of_the_experiment_is_explained_under_its_section(section: str
 @pytest.mark.parametrize(("method", "key"), method_keys())
 def test_every_key_of_a_method_is_explained(method: str, key: str) -> None:
     assert f"| `{key}` |" in page("experiment-file.md").split(f"### `{method}`", 1)[1].split("\n##", 1)[0]
+
+
+def test_every_command_is_in_the_table_of_commands() -> None:
+    names = [info.name for info in [*app.registered_commands, *app.registered_groups]]
+    assert len(names) > 10
+    assert [name for name in names if f"`cabafl {name}" not in page("getting-started.md")] == []
 
 
 def test_every_data_set_and_network_is_explained() -> None:

@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+import typer.main
 
 from cabafl.cli import main
+from cabafl.cli.main import app
 
 CABAFL = [sys.executable, "-m", "cabafl"]
 QUICK = [
@@ -225,6 +228,15 @@ def test_lists(command: list[str], tmp_path: Path) -> None:
     done = cabafl(*command, cwd=tmp_path)
     assert done.returncode == 0
     assert "cabafl" in done.stdout or "cnn" in done.stdout
+
+
+def test_help_explains_every_argument_and_option() -> None:
+    def silent(command: click.Command, name: str) -> Iterator[str]:
+        yield from (f"{name}: {each.name}" for each in command.params if not getattr(each, "help", None))
+        for inner, below in getattr(command, "commands", {}).items():
+            yield from silent(below, f"{name} {inner}")
+
+    assert list(silent(typer.main.get_command(app), "cabafl")) == []
 
 
 def test_data_show_draws_the_partition(tmp_path: Path) -> None:
