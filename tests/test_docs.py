@@ -50,7 +50,7 @@ def test_every_key_of_a_method_is_explained(method: str, key: str) -> None:
 
 
 def test_every_command_is_in_the_table_of_commands() -> None:
-    names = [info.name for info in [*app.registered_commands, *app.registered_groups]]
+    names = [each.name for each in app.registered_commands] + [each.name for each in app.registered_groups]
     assert len(names) > 10
     assert [name for name in names if f"`cabafl {name}" not in page("getting-started.md")] == []
 
