@@ -1,7 +1,7 @@
 """A scripted world for the real engine: device times, training results and random picks are given by the test."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt, TrainJob
 from cabafl.fleet import Faults, Fleet
 from cabafl.learning.evaluation import Score
 from cabafl.learning.task import Trained
-from cabafl.methods.base import Method, Random, Weights
+from cabafl.methods.base import PLAIN, Method, Objective, Random, Weights
 from cabafl.recording.events import Dispatched, Event, Lost, Noted, Published
 from cabafl.simulation.engine import Simulation
 
@@ -97,10 +97,12 @@ class ScriptedIdle(IdleSet):
         assert device in self, f"scripted pick {device} is not idle"
         return device
 
-    def draw_many(self, random: Random, k: int) -> list[int]:
+    def draw_many(self, random: Random, k: int, without: Collection[int] = ()) -> list[int]:
         if not self.picks:
-            return super().draw_many(random, k)
-        return [self.draw(random) for _ in range(min(k, len(self)))]
+            return super().draw_many(random, k, without)
+        drawn = [self.draw(random) for _ in range(min(k, len(self)))]
+        assert not set(drawn) & set(without), f"scripted picks {drawn}: {without} are not to be drawn"
+        return drawn
 
 
 class World:
@@ -145,16 +147,27 @@ class World:
         idle.picks = list(picks)
         self.engine.idle = idle
         self.published: list[Weights] = []
+        self.sent: list[tuple[float, int, tuple[float, ...]]] = []  # (time, device, model) of every dispatch
+        self._record()
 
-    def run(self) -> "World":
-        """The whole run; collects the published models."""
-        publish = self.engine.publish
+    def _record(self) -> None:
+        publish, dispatch = self.engine.publish, self.engine.dispatch
 
-        def recording(weights: Weights, /, **facts: Any) -> None:
+        def publishing(weights: Weights, /, **facts: Any) -> None:
             self.published.append(weights)
             publish(weights, **facts)
 
-        self.engine.publish = recording  # type: ignore[method-assign]
+        def dispatching(device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
+            job = dispatch(device, weights, tag, objective)
+            if job is not None:
+                flight = self.engine.flights[job]  # what the engine will hand to the trainer
+                self.sent.append((flight.started, flight.device, tuple(flight.weights.tolist())))
+            return job
+
+        self.engine.publish, self.engine.dispatch = publishing, dispatching  # type: ignore[method-assign]
+
+    def run(self) -> "World":
+        """The whole run."""
         self.engine.run()
         return self
 

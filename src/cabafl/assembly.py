@@ -42,12 +42,22 @@ def assemble(experiment: Experiment) -> Parts:
     dataset, partition = make_data(experiment)
     task = make_task(experiment, dataset, partition)
     check_fit(experiment, parameters, task)
+    slots = slots_for(experiment, len(partition), method)
     try:
-        slots = experiment.slots(len(partition))
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
         raise UserError(str(error)) from None
     return Parts(experiment, task, fleet, make_faults(experiment, len(fleet)), slots, method, parameters)
+
+
+def slots_for(experiment: Experiment, devices: int, method: Method) -> int:
+    """How many of ``devices`` train at a time, if that suits the method."""
+    try:
+        slots = experiment.slots(devices)
+        method.check(slots)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return slots
 
 
 def check_fit(experiment: Experiment, parameters: Parameters, task: Task) -> None:

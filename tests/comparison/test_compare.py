@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cabafl.comparison.grid import make_grid
+from cabafl.comparison import grid
+from cabafl.comparison.grid import Cell, make_grid
 from cabafl.comparison.variants import ablation_variants, method_variants
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
@@ -80,13 +81,56 @@ def test_a_failing_run_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
         "from cabafl.methods.fedavg import FedAvg\n"
         "class Broken(FedAvg):\n"
         "    def choose(self, server):\n"
-        "        raise ValueError('my mistake')\n"
+        "        raise ValueError('my mistake in [/data/x]')\n"
     )
     done = compare(tmp_path, *QUICK, "--methods", "broken:Broken,fedavg")
     assert done.returncode == 1
-    assert "my mistake" in done.stderr
+    assert "my mistake in [/data/x]" in done.stderr
     assert (tmp_path / "out" / "runs" / "fedavg-seed1" / "summary.json").exists()
     assert "my mistake" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_run_that_somebody_stops_is_named(tmp_path: Path) -> None:
+    words = [*QUICK, "run.virtual_time=1000000", "--methods", "fedavg", "--jobs", "1"]
+    command = [*CABAFL, "compare", *words, "--out", "out"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "out" / "runs" / "fedavg-seed1" / "metrics.csv"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_text().count("\n") > 2) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 1
+    os.kill(int(children[0]), signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "failed: fedavg, seed 1: stopped from outside; the same command continues it" in errors
+
+
+@pytest.mark.parametrize(("runs", "jobs", "cores"), [(1, 4, [4]), (3, 4, [2, 1, 1]), (2, 5, [3, 2]), (4, 4, [1] * 4)])
+def test_cores_are_shared_out(
+    runs: int, jobs: int, cores: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def start(cell: Cell) -> None:
+        given.append(cell.cores)
+        cell.errors = tmp_path / "log"
+        cell.process = subprocess.Popen([sys.executable, "-c", ""])
+
+    monkeypatch.setattr(grid, "_start", start)
+    cells = make_grid(load_experiment(None, QUICK), {"fedavg": {"name": "fedavg"}}, range(runs), tmp_path)
+    grid.run_grid(cells, jobs, lambda cells: None)
+    assert given == cores
+
+
+def test_actors_of_a_ray_cluster_are_left_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
+    monkeypatch.setattr(grid.subprocess, "Popen", lambda command, **_: commands.append(command))
+    for words in (["run.executor=ray", "run.workers=2"], []):
+        base = load_experiment(None, [*QUICK, *words])
+        cell = make_grid(base, {"fedavg": {"name": "fedavg"}}, [1], tmp_path)[0]
+        grid._start(cell)
+    assert [any(word.startswith("run.workers=") for word in command) for command in commands] == [False, True]
 
 
 def test_all_cells_share_everything_but_the_method(tmp_path: Path) -> None:
@@ -104,6 +148,8 @@ def test_variants() -> None:
     assert ablation_variants(base)["conf4"] == {"name": "cabafl", "k": 7, "l1_cache": False}
     with pytest.raises(UserError, match="did you mean 'fedavg'"):
         method_variants("cabafl,fedavgg", base, [])
+    with pytest.raises(UserError, match="two methods called Mine"):
+        method_variants("one:Mine,two:Mine", base, [])
     with pytest.raises(UserError, match="not compared"):
         method_variants("cabafl", base, ["fedsa.tau0=3"])
 
@@ -113,3 +159,13 @@ def test_observations_on_synthetic_data(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "observations.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("out", "accepted"), [("none/x.png", "a folder that exists"), ("x.txt", "ends in .png, .svg")])
+def test_a_picture_that_cannot_be_written_is_told_before_the_work(out: str, accepted: str, tmp_path: Path) -> None:
+    for command in (["observe", "data.dataset=no such data"], ["data", "show", "no such data"]):
+        words = [*CABAFL, *command, "--out", out]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 2
+        assert f"--out = {out}" in done.stderr
+        assert accepted in done.stderr

@@ -12,6 +12,7 @@ from cabafl.methods.ca2fl import CA2FL, CA2FLParameters
 from cabafl.methods.fedasync import FedAsync, FedAsyncParameters
 from cabafl.methods.fedbuff import FedBuff, FedBuffParameters
 from cabafl.methods.gitfl import GitFL, GitFLParameters
+from cabafl.recording.events import Evaluated
 from tests.scripted import World, fleet, vector
 
 
@@ -48,6 +49,8 @@ def test_fedasync_trace(parameters: dict[str, Any], alphas: list[float], models:
         picks=[0, 1],
     ).run()
     assert world.dispatches[:4] == [(0.0, 0, 0), (0.0, 1, 0), (1.0, 2, 0), (3.0, 0, 0)]
+    trained = [vector(0, 0), vector(0, 0), *(vector(*models[i]) for i in (0, 1))]
+    np.testing.assert_allclose([model for _, _, model in world.sent[:4]], trained, rtol=1e-6)
     offset = parameters.get("staleness_offset", 1)
     facts = [event.facts for event in world.aggregations()]
     assert [fact["staleness"] for fact in facts] == [offset, 1 + offset, 1 + offset]
@@ -60,7 +63,7 @@ def test_fedasync_trace(parameters: dict[str, Any], alphas: list[float], models:
 
 @pytest.mark.parametrize(
     ("parameters", "staleness", "factor"),
-    [({"function": "polynomial"}, d, (d + 1) ** -0.5) for d in range(5)]
+    [({"function": "polynomial"}, d, f) for d, f in enumerate((1, 0.7071067812, 0.5773502692, 0.5, 0.4472135955))]
     + [({"function": "hinge", "a": 10.0, "b": 4.0}, d, f) for d, f in ((0, 1), (4, 1), (5, 1 / 11), (6, 1 / 21))]
     + [({"function": "hinge", "a": 10.0, "b": 4.0}, 10, 1 / 61)],
 )
@@ -114,6 +117,27 @@ def test_fedbuff_step(staleness: Any, expected: tuple[float, float]) -> None:
     assert last == pytest.approx([0.5, 1.0] if staleness == "sqrt" else [1.0, 1.0])
     np.testing.assert_allclose(world.published[-1], expected, rtol=1e-6)
     assert world.engine.version == 4  # the version grows at steps only
+    assert [t for t, _, _ in world.dispatches] == [0, 0, 1, 2, 3, 4, 5, 6, 6.9, 7]  # a slot is refilled at once
+    assert [model for _, _, model in world.sent[:-1]] == [(1.0, 1.0)] * 9
+    np.testing.assert_allclose(world.sent[-1][2], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("flush", "last"), [(False, 3.0), (True, 4.0)])
+def test_fedbuff_partial_buffer_at_the_end(flush: bool, last: float) -> None:
+    """Seven uploads that move by 1 each, buffers of two: three steps, and one upload is left."""
+    world = World(
+        FedBuff(FedBuffParameters(buffer=2, staleness="constant", flush=flush)),
+        fleet([1.0]),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=1,
+        limits=Limits(seconds=7.5, evaluate_every=5.0),
+    ).run()
+    assert world.published[2] == vector(3)
+    assert world.engine.version == (4 if flush else 3)
+    np.testing.assert_allclose(world.engine.model, [last])
+    rows = [event for event in world.events if isinstance(event, Evaluated)]
+    assert (rows[-1].virtual_time, rows[-1].version) == (7.5, world.engine.version)
 
 
 def test_ca2fl_two_steps() -> None:
@@ -125,13 +149,23 @@ def test_ca2fl_two_steps() -> None:
         slots=2,
         limits=Limits(seconds=2.5),
         picks=[0, 1, 0, 2],
-    ).run()
-    # Finished in this order: device 0 at 1, device 1 and then device 0 at 2, device 2 at 2.5.
-    np.testing.assert_allclose(world.published, [(1.1, 1.1), (1.1666667, 1.0166667)], rtol=1e-6)
+    )
     method = world.engine.method
     assert isinstance(method, CA2FL)
-    np.testing.assert_allclose(method.mean, [0.0666667, -0.0333333], atol=1e-6)
+    world.engine.start()
+    while world.engine.version < 1:
+        world.engine.step()
+    np.testing.assert_allclose(method.mean, [0.0666667, 0.0666667], atol=1e-7)  # models, and so changes, are float32
+    while world.engine.step():
+        pass
+    # Finished in this order: device 0 at 1, device 1 and then device 0 at 2, device 2 at 2.5.
+    np.testing.assert_allclose(world.published, [(1.1, 1.1), (1.1666667, 1.0166667)], rtol=1e-6)
+    np.testing.assert_allclose(world.published[0] - vector(1, 1), [0.1, 0.1], atol=2e-7)
+    np.testing.assert_allclose(world.published[1] - world.published[0], [0.0666667, -0.0833333], atol=2e-7)
+    np.testing.assert_allclose(method.mean, [0.0666667, -0.0333333], atol=1e-7)
     assert sorted(method.cached) == [0, 1, 2]
+    assert world.dispatches[:4] == [(0, 0, 0), (0, 1, 0), (1, 0, 0), (2, 2, 0)]
+    np.testing.assert_allclose([model for _, _, model in world.sent[:4]], [(1, 1)] * 3 + [(1.1, 1.1)], rtol=1e-6)
 
 
 def test_ca2fl_same_device_twice_in_a_buffer() -> None:
@@ -150,27 +184,16 @@ def test_ca2fl_same_device_twice_in_a_buffer() -> None:
 TARGETS = {0: (1.0, 0.0), 1: (0.0, 1.0), 2: (2.0, 2.0)}  # the branches of the worked example, by device
 
 
-def gitfl_example(seconds: list[float], last: int, until: float) -> World:
-    """Three branches, each on a device of its own. All uploads but the last one are such that the branch, after its
-    pull, is the example's; the last is the example's branch itself."""
-    method = GitFL(GitFLParameters())
-    left = {0: 4, 1: 2, 2: 3}
-
-    def train(job: TrainJob) -> Any:
-        left[job.device] -= 1
-        target = np.array(TARGETS[job.device])
-        if job.device == last and left[job.device] == 0:
-            return vector(*target)
-        branch = world.engine.flights[job.number].tag
-        versions = np.array(method.versions, dtype=np.float64)
-        versions[branch] += 1
-        share = versions / versions.sum()
-        others = sum(share[i] * method.branches[i].astype(np.float64) for i in range(3) if i != branch)
-        keep = max(10 + versions[branch] - versions.mean(), 2.0)
-        return (((1 + keep) * target - others) / (share[branch] + keep)).astype(np.float32)
-
-    world = World(method, fleet(seconds), train, initial=vector(0, 0), slots=3, limits=Limits(seconds=until))
-    return world.run()
+def gitfl_example(seconds: list[float], until: float) -> World:
+    """Three branches, each on a device of its own, which always pushes the branch of the example."""
+    return World(
+        GitFL(GitFLParameters()),
+        fleet(seconds),
+        lambda job: vector(*TARGETS[job.device]),
+        initial=vector(0, 0),
+        slots=3,
+        limits=Limits(seconds=until),
+    ).run()
 
 
 @pytest.mark.parametrize(
@@ -182,7 +205,8 @@ def gitfl_example(seconds: list[float], last: int, until: float) -> World:
     ],
 )
 def test_gitfl_merge_and_pull(seconds: list[float], last: int, until: float, pulled: tuple[float, float]) -> None:
-    world = gitfl_example(seconds, last, until)
+    """Four, two and three pushes; the last of them makes the example's versions complete."""
+    world = gitfl_example(seconds, until)
     np.testing.assert_allclose(world.published[-1], (1.1111111, 0.8888889), rtol=1e-6)
     sent = next(flight for flight in world.engine.flights.values() if flight.device == last)
     np.testing.assert_allclose(sent.weights, pulled, rtol=1e-6)

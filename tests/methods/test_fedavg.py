@@ -28,7 +28,11 @@ def three_devices(**parameters: object) -> World:
 
 
 def test_mean_weighted_by_samples() -> None:
-    np.testing.assert_allclose(three_devices().published[0], [0.4, 2.6], rtol=1e-6)
+    world = three_devices()
+    np.testing.assert_allclose(world.published[0], [0.4, 2.6], rtol=1e-6)
+    sent = {(t, model) for t, _, model in world.sent}
+    assert sent == {(0.0, (2.0, 2.0)), (3.0, tuple(world.published[0].tolist()))}  # each round trains the newest model
+    assert len(world.sent) == 6
 
 
 def test_uniform_mean() -> None:

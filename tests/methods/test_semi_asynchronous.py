@@ -7,14 +7,16 @@ import pytest
 
 from cabafl.engine.core import Limits
 from cabafl.execution.base import TrainJob
+from cabafl.fleet import Faults
+from cabafl.fleet.faults import Absence
 from cabafl.learning.task import Trained
-from cabafl.methods.base import Weights
+from cabafl.methods.base import Method, Weights
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
 from cabafl.methods.fedprox import FedProx, FedProxParameters
 from cabafl.methods.fedsa import FedSA, FedSAParameters
 from cabafl.methods.safa import SAFA, SAFAParameters
 from cabafl.methods.wkafl import WKAFL, WKAFLParameters
-from cabafl.recording.events import Uploaded
+from cabafl.recording.events import Dispatched, Uploaded
 from tests.methods.test_fedavg import quadratic_trainer
 from tests.scripted import World, fleet, timetable, vector
 
@@ -120,6 +122,7 @@ def test_fedsa_trace() -> None:
     np.testing.assert_allclose(world.published, [(1, 0), (0.5, 1), (1.25, 1.5)], rtol=1e-6)
     rates = {job.device: 0.01 * job.lr_scale for job in world.executor.trained}
     assert rates == pytest.approx({0: 0.005, 2: 0.0075, 3: 0.01})
+    assert [model for _, _, model in world.sent[:5]] == [(0, 0), (0, 0), (1, 0), (0.5, 1), (0.5, 1)]  # W(0) to W(2)
     assert world.notes("restart") == [{"device": 1}]
     assert next(flight.started + flight.seconds for flight in world.engine.flights.values()) == 7.0
     ledger = world.engine.ledger
@@ -136,14 +139,14 @@ def test_fedsa_learning_rate_follows_participation(picks: tuple[int, ...], rate:
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "betas", "expected"),
     [
-        ({}, (0.4, 2.6)),
-        ({"normaliser": "all"}, (-0.3, 3.3)),
-        ({"mixing": "sequential"}, (0.34, 2.66)),
+        ({}, (0.1, 0.3), (0.4, 2.6)),
+        ({"normaliser": "all"}, (0.05, 0.15), (-0.3, 3.3)),
+        ({"mixing": "sequential"}, (0.1, 0.3), (0.34, 2.66)),
     ],
 )
-def test_fedsa_aggregation(options: dict[str, Any], expected: tuple[float, float]) -> None:
+def test_fedsa_aggregation(options: dict[str, Any], betas: tuple[float, float], expected: tuple[float, float]) -> None:
     answers = {0: vector(1, 2), 1: vector(3, 0)}
     world = fedsa(
         lambda job: answers[job.device],
@@ -156,7 +159,53 @@ def test_fedsa_aggregation(options: dict[str, Any], expected: tuple[float, float
         picks=[0, 1, 2],
         **options,
     )
-    np.testing.assert_allclose(world.published[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(world.published[0], expected, rtol=1e-6)
+    assert world.aggregations()[0].facts["weights"] == pytest.approx(betas, rel=1e-6)
+
+
+def test_fedsa_no_device_twice_in_a_round() -> None:
+    """Device 1 loses its job at 2, when device 0 has uploaded: of the two idle ones only device 1 may begin again."""
+    nan = vector(float("nan"))
+    answers = answers_in_turn({(0, 1): vector(1), (1, 1): nan, (1, 2): vector(2), (2, 1): vector(3)})
+    world = World(
+        FedSA(FedSAParameters(buffer=2)),
+        timetable({0: [1.0], 1: [2.0, 3.0], 2: [9.0]}),
+        answers,
+        initial=vector(0),
+        slots=3,
+        limits=Limits(seconds=4.9),
+    ).run()
+    assert world.dispatches[3:] == [(2.0, 1, 0)]
+    assert world.published == []
+
+
+def test_fedsa_round_nobody_is_left_to_fill_ends() -> None:
+    """Two devices, two uploads per round: device 1 leaves for good after device 0 has uploaded."""
+    world = World(
+        FedSA(FedSAParameters(buffer=2)),
+        fleet([1.0, 5.0]),
+        lambda job: job.weights + 4,
+        initial=vector(0),
+        slots=2,
+        limits=Limits(seconds=4.5),
+        faults=Faults(trace={1: [Absence(2.0, 100.0)]}),
+    ).run()
+    assert [(event.t, event.facts["devices"]) for event in world.aggregations()] == [(2.0, [0]), (3.0, [0]), (4.0, [0])]
+
+
+@pytest.mark.parametrize(
+    ("method", "key"),
+    [
+        (FedSA(FedSAParameters(buffer=3)), "buffer"),
+        (WKAFL(WKAFLParameters(buffer=3)), "buffer"),
+        (SAFA(SAFAParameters(quota=3)), "quota"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_rounds_of_more_uploads_than_slots_are_refused(method: Method, key: str) -> None:
+    method.check(3)
+    with pytest.raises(ValueError, match=f"method.{key} = 3: only 2 devices train at a time; accepted: 1 to 2"):
+        method.check(2)
 
 
 def test_fedsa_bounds_and_timeouts() -> None:
@@ -215,7 +264,72 @@ def test_safa_paper_protocol_deprecated_device_refreshed() -> None:
     assert rounds[2]["deprecated"] == [2]
     dispatched = [device for t, device, _ in world.dispatches if t < 3.0]
     assert dispatched == [0, 1, 2, 0, 1, 0, 1, 2]  # downloads per round: 3, 2, 3
+    assert [model for _, _, model in world.sent[:8]] == [(0, 0)] * 3 + [(1, 0)] * 2 + [(1.25, 1.25)] * 3
     assert world.engine.ledger.losses == {"cancelled": 1}
+
+
+def test_safa_versions_of_the_paper_protocol() -> None:
+    """A 1, B 1, C 0 after round 1, A 2, B 2, C 0 after round 2; C restarted with W(2) has version 2."""
+    world = safa_paper({}, {0: [1.0] * 3, 1: [1.0] * 3, 2: [100.0, 100.0]}, 2.9)
+    assert [e.version for e in world.events if isinstance(e, Dispatched)] == [0, 0, 0, 1, 1, 2, 2, 2]
+    method = world.engine.method
+    assert isinstance(method, SAFA)
+    assert method.committed == {0: 2, 1: 2, 2: 2}
+    early = safa_paper({}, {0: [1.0] * 3, 1: [1.0] * 3, 2: [100.0, 100.0]}, 1.9).engine.method
+    assert isinstance(early, SAFA)
+    assert early.committed == {0: 1, 1: 1}
+
+
+def test_safa_paper_protocol_device_that_fails_every_round_becomes_deprecated() -> None:
+    """As case ii, but C does not stay away: it sends garbage in rounds 1 and 2."""
+    nan = vector(float("nan"), 0)
+    third = {(0, 3): vector(0, 2), (1, 3): vector(9, 9), (2, 1): nan, (2, 2): nan, (2, 3): nan}
+    world = safa_paper(third, {0: [1.0] * 4, 1: [1.0] * 4, 2: [0.5, 0.5, 0.5, 9.0]}, 3.0)
+    np.testing.assert_allclose(world.published, [(1, 0), (1.25, 1.25), (0.875, 2.375)], rtol=1e-6)
+    assert [event.facts["deprecated"] for event in world.aggregations()] == [[], [], [2]]
+
+
+def test_safa_paper_protocol_a_device_that_returns_sends_nobody_else_off() -> None:
+    """Devices 0 and 1 have uploaded when device 3, away from 0.5 to 2, is back: it alone begins in the round."""
+    world = World(
+        SAFA(SAFAParameters(population="all", quota=3)),
+        fleet([1.0, 1.5, 9.0, 5.0]),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=3,
+        limits=Limits(seconds=4.0),
+        faults=Faults(trace={0: [Absence(1.8, 2.2)], 3: [Absence(0.5, 2.0)]}),
+    ).run()
+    assert [(t, device) for t, device, _ in world.dispatches[4:]] == [(2.0, 3)]
+    assert world.published == []
+
+
+def test_safa_slots_a_loss_at_the_closing_instant_is_not_replaced_by_an_old_model() -> None:
+    """Device 1's garbage arrives together with the upload that fills the round; its slot waits for the new model."""
+    world = World(
+        SAFA(SAFAParameters(quota=1)),
+        fleet([1.0, 1.0, 9.0, 9.0]),
+        lambda job: vector(float("nan")) if job.device == 1 else job.weights + 1,
+        initial=vector(0),
+        slots=2,
+        limits=Limits(seconds=1.0),
+        picks=[0, 1, 2, 3],
+    ).run()
+    assert world.dispatches == [(0, 0, 0), (0, 1, 0), (1, 2, 0), (1, 3, 0)]
+    assert [model for _, _, model in world.sent[2:]] == [tuple(world.published[0].tolist())] * 2
+
+
+def test_safa_slots_no_device_twice_in_a_round() -> None:
+    nan = vector(float("nan"))
+    world = World(
+        SAFA(SAFAParameters(quota=2)),
+        timetable({0: [1.0], 1: [2.0, 3.0], 2: [9.0]}),
+        answers_in_turn({(0, 1): vector(1), (1, 1): nan, (1, 2): vector(2)}),
+        initial=vector(0),
+        slots=3,
+        limits=Limits(seconds=4.9),
+    ).run()
+    assert [(t, device) for t, device, _ in world.dispatches[3:]] == [(2.0, 1)]
 
 
 def test_safa_paper_protocol_restarted_device_returns_first() -> None:
@@ -225,7 +339,8 @@ def test_safa_paper_protocol_restarted_device_returns_first() -> None:
     last = world.aggregations()[-1]
     assert (last.t, last.facts["picked"], last.facts["deprecated"]) == (2.5, [2], [2])
     assert [device for t, device, _ in world.dispatches if t < 2.5] == [0, 1, 2, 0, 1, 0, 1, 2]
-    assert world.engine.ledger.uploads == 2 + 2 + 1
+    uploads = [e.t for e in world.events if isinstance(e, Uploaded)]
+    assert uploads == [1.0, 1.0, 2.0, 2.0, 2.5]  # two, two and one per round
 
 
 def test_safa_slots_aggregation_of_the_active_devices() -> None:
@@ -245,6 +360,8 @@ def test_safa_slots_aggregation_of_the_active_devices() -> None:
     assert world.losses == [(1.5, 3, "rejected"), (1.6, 4, "rejected")]
     np.testing.assert_allclose(world.published, [(2, 2), (1.6, 3.6)], rtol=1e-6)
     assert world.aggregations()[1].facts["devices"] == [0, 1, 2]
+    sent = [(3.5, -2.5)] * 3 + [(2, 2)] * 3 + [(1.6, 3.6)]
+    np.testing.assert_allclose([model for _, _, model in world.sent], sent, rtol=1e-6)
 
 
 @pytest.mark.parametrize("population", ["all", "slots"])
@@ -340,9 +457,20 @@ def test_wkafl_first_and_second_iteration() -> None:
     np.testing.assert_allclose(world.published[:2], 0.0)
     np.testing.assert_allclose(world.published[2], (-0.0374850878, -0.0615248132), rtol=1e-6)
     np.testing.assert_allclose(world.published[3], (-0.1990867672, -0.1666871955), rtol=1e-6)
-    kept = [event.facts["kept"] for event in world.aggregations()[2:]]
-    np.testing.assert_allclose(kept[0], (0.3785993866, 0.6214006134, 0.0), rtol=1e-6)
-    np.testing.assert_allclose(kept[1], (0.5943170235, 0.4056829765, 0.0), rtol=1e-6)
+    first, second = (event.facts for event in world.aggregations()[2:])
+    np.testing.assert_allclose(first["age"], (0.4391550627, 0.3231122381, 0.2377326992), rtol=1e-6)
+    np.testing.assert_allclose(first["cosines"], (0.4774719175, 0.8786470099, -0.2958828797), rtol=1e-6)
+    np.testing.assert_allclose(first["kept"], (0.3785993866, 0.6214006134, 0.0), rtol=1e-6)
+    np.testing.assert_allclose(second["age"], (0.3655292893, 0.3655292893, 0.2689414214), rtol=1e-6)
+    np.testing.assert_allclose(second["cosines"], (0.8811646431, 0.6902442040, 0.0248938466), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(second["kept"], (0.5943170235, 0.4056829765, 0.0), rtol=1e-6)
+    method = world.engine.method
+    assert isinstance(method, WKAFL)
+    assert method.last is not None
+    np.testing.assert_allclose(method.last, (1.6321769622, 1.0621400613), rtol=1e-6)
+    np.testing.assert_allclose(world.published[2] / -0.0990099010, (0.3785993866, 0.6214006134), rtol=1e-6)  # eta_1, G
+    np.testing.assert_allclose([model for _, _, model in world.sent[:11]], 0.0)
+    np.testing.assert_allclose([m for t, _, m in world.sent if t == 5.0], [world.published[2]] * 3)
     assert world.dispatches[5:11] == [(1, 0, 0), (1, 1, 0), (1, 5, 0), (2, 2, 0), (2, 6, 0), (2, 7, 0)]
 
 
@@ -353,6 +481,10 @@ def test_wkafl_stage_two_clips_relative_to_the_estimate(rule: dict[str, Any]) ->
     np.testing.assert_allclose(world.published[2], (-0.0374850878, -0.0615248132), rtol=1e-6)
     np.testing.assert_allclose(world.published[3], (-0.0830097017, -0.0932493773), rtol=1e-6)
     assert {job.report_loss for job in world.executor.trained} == {"stage_rule" in rule}
+    method = world.engine.method
+    assert isinstance(method, WKAFL)
+    assert method.last is not None
+    np.testing.assert_allclose(method.last, (0.4597986006, 0.3204180973), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +495,10 @@ def test_wkafl_stage_two_clips_relative_to_the_estimate(rule: dict[str, Any]) ->
     ],
 )
 def test_wkafl_variants(options: dict[str, Any], expected: tuple[float, float], tolerance: float) -> None:
-    np.testing.assert_allclose(wkafl_example(**options).published[2], expected, rtol=1e-6, atol=tolerance)
+    world = wkafl_example(**options)
+    np.testing.assert_allclose(world.published[2], expected, rtol=1e-6, atol=tolerance)
+    if "beta" not in options:
+        np.testing.assert_allclose(world.aggregations()[2].facts["kept"], (0.3095230161, 0.6904769839, 0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

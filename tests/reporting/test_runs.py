@@ -43,6 +43,12 @@ def test_where_and_how_the_work_was_done_does_not_set_runs_apart(tmp_path: Path)
     assert labels(tmp_path) == ["fedavg"]
 
 
+def test_another_npz_file_is_another_data_set(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", settings='[data]\ndataset = "npz"\nroot = "one.npz"')
+    write_run(tmp_path / "b", settings='[data]\ndataset = "npz"\nroot = "two.npz"', seed=2)
+    assert labels(tmp_path) == ["fedavg (root = one.npz)", "fedavg (root = two.npz)"]
+
+
 def test_variants_are_called_by_their_folders_of_a_comparison(tmp_path: Path) -> None:
     write_run(tmp_path / "cabafl-seed1", "cabafl", settings='selection = "balanced"')
     write_run(tmp_path / "conf3-seed1", "cabafl", settings='selection = "random"')

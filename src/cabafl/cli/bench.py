@@ -97,7 +97,7 @@ def _shown(section: "Section") -> "Section":
             table.add_row(*row)
         console.print(table)
     for note in section.notes:
-        console.print(f"* {note}", markup=False)
+        console.print(f"* {note}")
     console.print()
     return section
 
@@ -106,7 +106,7 @@ def _finish(sections: list["Section"], out: Path | None) -> None:
     from cabafl.bench.report import describe, machine, write
 
     where = machine()
-    console.print(describe(where), markup=False)
+    console.print(describe(where))
     if out is not None:
         write(out, sections, where)
-        console.print(f"Written: {out / 'bench.json'} and {out / 'bench.md'}", markup=False, soft_wrap=True)
+        console.print(f"Written: {out / 'bench.json'} and {out / 'bench.md'}", soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cabafl.cli.console import console, errors
+from cabafl.cli.console import console, tell
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _carry_out(
             raise typer.Exit(130) from None
     failed = [cell for cell in cells if cell.failure is not None]
     for cell in failed:
-        errors.print(f"[yellow]failed:[/] {cell.label}, seed {cell.seed}: {cell.failure}", soft_wrap=True)
+        tell("failed", f"{cell.label}, seed {cell.seed}: {cell.failure}")
     finished = {cell.folder: cell.label for cell in cells if cell.done}
     if finished:
         notes = [f"failed: {cell.label}, seed {cell.seed}: {cell.failure}" for cell in failed]

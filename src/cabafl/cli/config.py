@@ -19,4 +19,4 @@ def config(
 
     experiment = read(file, settings)
     _, parameters = make_method(experiment)
-    console.print(experiment_toml(experiment, parameters, comments=True), end="", markup=False, soft_wrap=True)
+    console.print(experiment_toml(experiment, parameters, comments=True), end="", soft_wrap=True)

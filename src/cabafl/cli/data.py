@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
@@ -23,7 +22,7 @@ def list_() -> None:
         table.add_column(heading, overflow="fold")
     for name, info in DESCRIPTIONS.items():
         get = f"cabafl data fetch {name}" if info.fetchable else info.get
-        table.add_row(name, escape(info.what), str(info.classes or "-"), "yes" if info.users else "no", escape(get))
+        table.add_row(name, info.what, str(info.classes or "-"), "yes" if info.users else "no", get)
     console.print(table)
 
 
@@ -63,13 +62,14 @@ def show(
     from cabafl.assembly import make_data
     from cabafl.config import load_experiment
     from cabafl.reporting.partition import class_counts, draw_partition
+    from cabafl.reporting.picture import picture_path
 
+    path = picture_path(out or Path(f"partition-{name}.png"))
     experiment = load_experiment(None, [*(settings or []), f'data.dataset="{name}"'])
     dataset, partition = make_data(experiment)
     section = experiment.data
     sizes = partition.sizes
     counts = class_counts(partition, dataset.train.y.numpy(), dataset.classes)
-    path = out or Path(f"partition-{name}.png")
     how = (
         f"{section.partition}, beta {section.beta}"
         if section.partition in ("dirichlet", "coarse-balanced")

@@ -179,7 +179,6 @@ def _show_status(found: dict[str, Any]) -> None:
         f"{found['method']}: {found['state']}, {found['seconds']:,.0f} s of {found['wall_time'] or '-'}; version "
         f"{found['version']}, accuracy {accuracy}, {found['uploads']} uploads, jobs lost: {losses}.\n"
         f"The server wrote this {now - found['updated']:,.0f} s ago. Run folder: {found['run']}",
-        markup=False,
         soft_wrap=True,
     )
     table = Table("device", "online", "samples", "holds model", "job", "since", "last heard of", "jobs so far")
@@ -212,7 +211,6 @@ def _make(folder: Path, given: dict[str, Any], devices: int) -> None:
     fleet = make_fleet(folder, validated(FleetSettings, given), devices)
     console.print(
         f"Fleet of {devices} devices, server {fleet.settings.address}: {folder}\nNext: {folder / 'README.md'}",
-        markup=False,
         soft_wrap=True,
     )
 
@@ -225,7 +223,7 @@ def _add(folder: Path, count: int) -> None:
     from cabafl.deployment.provision import add_devices
 
     for device in add_devices(Fleet.load(folder), count):
-        console.print(f"Device {device.id}: {device.folder}", markup=False, soft_wrap=True)
+        console.print(f"Device {device.id}: {device.folder}", soft_wrap=True)
 
 
 def _ask() -> dict[str, list[str]]:

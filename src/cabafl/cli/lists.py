@@ -1,6 +1,5 @@
 """`cabafl methods` and `cabafl models`"""
 
-from rich.markup import escape
 from rich.table import Table
 
 from cabafl.cli.console import console
@@ -18,7 +17,7 @@ def methods() -> None:
         cls = find(name)
         fields = cls.Parameters.model_fields.items()
         defaults = (f"{key} = {'none' if f.default is None else toml_value(f.default)}" for key, f in fields)
-        table.add_row(name, cls.kind, cls.paper, escape(", ".join(defaults)))
+        table.add_row(name, cls.kind, cls.paper, ", ".join(defaults))
     console.print(table)
 
 

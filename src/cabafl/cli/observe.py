@@ -22,16 +22,16 @@ def observe(
     from cabafl.cli.run import read
     from cabafl.comparison.observe import observe as measure
     from cabafl.reporting.observations import draw_observations
+    from cabafl.reporting.picture import picture_path
 
     try:
         values = [float(text) for text in betas.split(",")]
     except ValueError:
         raise UserError(f"--betas = {betas!r}: accepted: numbers with commas, e.g. 1.0,0.5,0.1") from None
-    out = out if out.suffix else out.with_suffix(".png")
+    out = picture_path(out)
     experiment = read(file, settings)
     found = measure(experiment, values, epochs, draws)
     name = f"{experiment.data.dataset}, {experiment.model.name}, mean of {draws} draws"
-    draw_observations(found, name, out)
     table = Table(title=f"cosine of features to the whole: {name}", title_justify="left")
     for heading in ("split", "D0 (balanced)", "D1..D5", "unions of D1..D5"):
         table.add_column(heading)
@@ -40,4 +40,5 @@ def observe(
         balanced, others = setting.parts[:, 0].mean(), setting.parts[:, 1:].mean()
         table.add_row(setting.name, f"{balanced:.4f}", f"{others:.4f}", unions)
     console.print(table)
+    draw_observations(found, name, out)
     console.print(f"Picture: {out}", soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cabafl.cli.console import console, errors
+from cabafl.cli.console import console, tell
 from cabafl.errors import UserError
 
 
@@ -55,11 +55,10 @@ def _report(
     left_out: list[str] = []
     runs = load_runs(folders, labels, left_out.append)
     for text in left_out:
-        errors.print("[yellow]warning:[/]", end=" ")
-        errors.print(text, markup=False, soft_wrap=True)
+        tell("warning", text)
     made = build_report(runs, out, targets, notes=[*notes, *left_out])
     if quiet:
         return
     for table in made.tables:
         console.print(terminal(table))
-    console.print(f"Report: {made.html}", markup=False, soft_wrap=True)
+    console.print(f"Report: {made.html}", soft_wrap=True)

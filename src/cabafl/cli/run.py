@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from cabafl.cli.console import console, errors
+from cabafl.cli.console import console, tell
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def stoppable(folder: Path, again: str | None = None) -> Iterator[None]:
 
 def warn(text: str) -> None:
     """Something went wrong and was mended."""
-    errors.print(f"[yellow]warning:[/] {escape(text)}", soft_wrap=True)
+    tell("warning", text)
 
 
 def show(result: "Result", quiet: bool) -> None:

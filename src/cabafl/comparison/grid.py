@@ -1,5 +1,6 @@
 """A grid of runs: what is to be done, what is done already, and doing it on all cores."""
 
+import math
 import os
 import signal
 import subprocess
@@ -31,6 +32,7 @@ class Cell:
     folder: Path
     failure: str | None = None
     process: "subprocess.Popen[bytes] | None" = None
+    cores: int = 1  # it was given
     errors: Path = field(default_factory=Path)
 
     @property
@@ -85,16 +87,16 @@ def _essence(experiment: Experiment) -> str:
 def run_grid(cells: Sequence[Cell], jobs: int, tick: Callable[[Sequence[Cell]], None]) -> None:
     """Carries out what is not done, ``jobs`` runs at a time; a run that fails is noted and the others go on.
 
-    When fewer runs than ``jobs`` are left to start, each gets several worker processes instead.
+    When fewer runs than ``jobs`` are left to start, they get several worker processes each instead.
     """
     pending = [cell for cell in cells if not cell.done]
     running: list[Cell] = []
     with _forwarded_signals(running) as stopped:
         while (pending and not stopped()) or running:
-            while pending and len(running) < jobs and not stopped():
+            while pending and (free := jobs - sum(cell.cores for cell in running)) > 0 and not stopped():
                 cell = pending.pop(0)
-                share = jobs // (len(running) + len(pending) + 1)
-                _start(cell, 0 if share <= 1 else share)
+                cell.cores = math.ceil(free / (len(pending) + 1))
+                _start(cell)
                 running.append(cell)
             time.sleep(0.2)
             for cell in [c for c in running if c.process is not None and c.process.poll() is not None]:
@@ -105,17 +107,19 @@ def run_grid(cells: Sequence[Cell], jobs: int, tick: Callable[[Sequence[Cell]], 
             raise KeyboardInterrupt
 
 
-def _start(cell: Cell, workers: int) -> None:
+def _start(cell: Cell) -> None:
+    # How many actors a Ray cluster has is the user's business.
+    workers = [] if cell.experiment.run.executor == "ray" else [f"run.workers={0 if cell.cores == 1 else cell.cores}"]
     cell.folder.parent.mkdir(parents=True, exist_ok=True)
     cell.errors = cell.folder.with_suffix(".log")
     command = [sys.executable, "-m", "cabafl"]
     if (cell.folder / EXPERIMENT).exists():
-        command += ["resume", str(cell.folder), f"run.workers={workers}"]
+        command += ["resume", str(cell.folder), *workers]
     else:
         _, parameters = make_method(cell.experiment)
         file = cell.folder.with_suffix(".toml")
         file.write_text(experiment_toml(cell.experiment, parameters), encoding="utf-8")
-        command += ["run", str(file), f"run.workers={workers}", "--out", str(cell.folder)]
+        command += ["run", str(file), *workers, "--out", str(cell.folder)]
     environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"}
     with cell.errors.open("wb") as log:
         cell.process = subprocess.Popen(
@@ -134,7 +138,9 @@ def _end(cell: Cell) -> None:
     if code == 0:
         cell.errors.unlink(missing_ok=True)
         cell.folder.with_suffix(".toml").unlink(missing_ok=True)
-    elif code not in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+    elif code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+        cell.failure = "stopped from outside; the same command continues it"
+    else:
         lines = cell.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         cell.failure = lines[-1] if lines else f"exit code {code}"
 

@@ -33,10 +33,13 @@ def method_variants(names: str, base: Experiment, own: Sequence[str]) -> dict[st
     strays = [name for name in tables if name not in chosen]
     if strays:
         raise UserError(f"{strays[0]}: a setting for a method that is not compared; compared are {', '.join(chosen)}")
-    variants = {}
+    variants: dict[str, dict[str, Any]] = {}
     for name in chosen:
+        label = name.rpartition(":")[2]
+        if label in variants:
+            raise UserError(f"--methods = {names!r}: two methods called {label}; accepted: one of each name")
         given = base.method.parameters if name == base.method.name else {}
-        variants[name.rpartition(":")[2]] = {"name": name, **given, **tables.get(name, {})}
+        variants[label] = {"name": name, **given, **tables.get(name, {})}
     return variants
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from cabafl.assembly import check_fit, make_data, make_method, make_task
+from cabafl.assembly import check_fit, make_data, make_method, make_task, slots_for
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.dataset import Dataset
 from cabafl.data.partition import Partition
@@ -77,8 +77,10 @@ def serve(
     nodes = network.nodes()
     if not nodes:
         raise UserError("devices: the fleet has none; accepted: one or more (`cabafl deploy init DIR --add 1`)")
-    experiment = for_devices(experiment, places_of(experiment, out, max(nodes) + 1))
+    places = places_of(experiment, out, max(nodes) + 1)
+    experiment = for_devices(experiment, places)
     method, parameters = make_method(experiment)
+    slots_for(experiment, places, method)
     toml = experiment_toml(experiment, parameters)
     if (out / EXPERIMENT).exists() and (out / EXPERIMENT).read_text(encoding="utf-8") != toml:
         raise UserError(f"{out}: holds the run of another experiment; accepted: the same experiment, or another --out")

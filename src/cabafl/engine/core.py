@@ -171,7 +171,8 @@ class Engine(ABC):
         self.outbox.put_row(self.now, self._score, self.ledger)
 
     def finish(self) -> None:
-        """The last evaluation; everything is recorded."""
+        """The method's last word, the last evaluation; everything is recorded."""
+        self.method.on_end(self)
         if self._row != (self.now, self.version):
             self._evaluate()
         self.outbox.flush(wait=True)

@@ -1,6 +1,6 @@
 """The set of idle devices."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,9 @@ class IdleSet(State):
         place = random.below(self._count - 1)
         return self._id[place if place < self._at[without] else place + 1]
 
-    def draw_many(self, random: Random, k: int) -> list[int]:
-        """Up to ``k`` distinct members."""
-        places = random.distinct(self._count, min(k, self._count))
-        return [self._id[place] for place in places]
+    def draw_many(self, random: Random, k: int, without: Collection[int] = ()) -> list[int]:
+        """Up to ``k`` distinct members, none of ``without``; that takes a look at all members."""
+        barred = [self._at[device] for device in without if device in self]
+        members = np.delete(self.array(), barred) if barred else self._id
+        count = self._count - len(set(barred))
+        return [int(members[place]) for place in random.distinct(count, min(k, count))]

@@ -4,7 +4,7 @@ A method sees no clock, no process, no socket and no file. Whatever drives it (v
 ``on_...`` functions one at a time, in a fixed order, and carries out the orders given through `Server`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -96,8 +96,8 @@ class Idle(Protocol):
     def draw(self, random: Random, without: int | None = None) -> int:
         """One idle device at random; ``without`` only when there is no other."""
 
-    def draw_many(self, random: Random, k: int) -> list[int]:
-        """Up to k distinct idle devices at random."""
+    def draw_many(self, random: Random, k: int, without: Collection[int] = ()) -> list[int]:
+        """Up to k distinct idle devices at random, none of ``without``."""
 
 
 class Server(Protocol):
@@ -166,6 +166,9 @@ class Method(State):
     def __init__(self, parameters: Any = None) -> None:
         self.parameters = parameters
 
+    def check(self, slots: int) -> None:
+        """Before a run: a ValueError, in one line, if the parameters do not fit so many devices training at a time."""
+
     def start(self, server: Server) -> None:
         """Time 0: dispatch the first models, or collect features first."""
         raise NotImplementedError
@@ -189,3 +192,6 @@ class Method(State):
 
     def on_idle(self, server: Server, device: int) -> None:
         """A device became idle outside of an upload or loss: it came back, or finished an abandoned job."""
+
+    def on_end(self, server: Server) -> None:
+        """The run is over. What is published here is evaluated; there are no more dispatches."""

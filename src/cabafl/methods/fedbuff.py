@@ -1,7 +1,7 @@
 """FedBuff (Nguyen et al., AISTATS 2022): uploads are buffered as differences; a full buffer makes one server step.
 
 The mean of the differences, each scaled by 1/sqrt(1 + staleness) and not by samples. The same device may appear twice
-in a buffer. A partial buffer at the end of the run is dropped.
+in a buffer. A partial buffer at the end of the run is dropped, or with ``flush`` makes a last step (as in FLSim).
 """
 
 from typing import Literal
@@ -19,6 +19,7 @@ class FedBuffParameters(Parameters):
     buffer: int | None = Field(None, ge=1, description="uploads per server step; default: half of the slots")
     server_lr: float = Field(1.0, gt=0, description="step of the server along the mean difference")
     staleness: Literal["sqrt", "constant"] = Field("sqrt", description="sqrt: 1/sqrt(1 + staleness) | constant: 1")
+    flush: bool = Field(False, description="a partial buffer makes a last step at the end of the run")
 
 
 class FedBuff(SlotMethod):
@@ -43,10 +44,18 @@ class FedBuff(SlotMethod):
         self.sum += factor * difference(upload)
         self.factors.append(factor)
         if len(self.factors) == self.size:
-            self.model = moved(self.model, self.parameters.server_lr / self.size * self.sum)
-            server.publish(self.model, factors=self.factors)
-            self.sum = np.zeros(server.initial.size)
-            self.factors = []
+            self._step(server)
+
+    def on_end(self, server: Server) -> None:
+        """A partial buffer counts only if asked for."""
+        if self.parameters.flush and self.factors:
+            self._step(server)
+
+    def _step(self, server: Server) -> None:
+        self.model = moved(self.model, self.parameters.server_lr / len(self.factors) * self.sum)
+        server.publish(self.model, factors=self.factors)
+        self.sum = np.zeros(server.initial.size)
+        self.factors = []
 
 
 def difference(upload: Upload) -> Floats:

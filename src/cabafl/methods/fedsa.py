@@ -41,7 +41,7 @@ class FedSA(RoundMethod):
         """Participation counts; the buffer holds (device, model)."""
         self.counts = [0] * len(server.sizes)
         self.rounds = 0
-        self.size = min(default_buffer(server, self.parameters.buffer), server.slots)
+        self.size = default_buffer(server, self.parameters.buffer)
         self._time_round(server)
 
     def objective(self, server: Server, device: int) -> Objective:
@@ -50,6 +50,16 @@ class FedSA(RoundMethod):
         scale = sum(self.counts) / (len(self.counts) * max(self.counts[device], 1)) or 1.0
         scale = max(scale, p.lr_scale_min or scale)
         return Objective(lr_scale=min(scale, p.lr_scale_max or scale))
+
+    def refill(self, server: Server, without: int | None = None) -> None:
+        """No device uploads twice in a round; a round nobody is left to fill ends with what is there."""
+        missing = server.slots - len(self.flying) - len(self.buffer)
+        if missing <= 0:
+            return
+        devices = server.idle.draw_many(server.random("select"), missing, [device for device, _ in self.buffer])
+        self.send_all(server, devices)
+        if self.buffer and not self.flying and not devices:
+            self._end_round(server)
 
     def send_all(self, server: Server, devices: list[int]) -> None:
         """All dispatches of a refill are counted before any rate is computed."""

@@ -30,9 +30,10 @@ class GitFL(Method):
     parameters: GitFLParameters
 
     def start(self, server: Server) -> None:
-        """Every branch is the initial model of version 0."""
+        """Every branch is the initial model of version 0. ``branches`` were pushed, ``pulled`` travel."""
         devices = len(server.sizes)
         self.branches: list[Weights] = [server.initial] * server.slots
+        self.pulled: list[Weights] = [server.initial] * server.slots
         self.versions = [0] * server.slots
         self.selected = np.zeros(devices, dtype=np.int64)
         self.uploads = np.zeros(devices, dtype=np.int64)
@@ -51,12 +52,12 @@ class GitFL(Method):
         master = weighted_mean(self.branches, weights)
         server.publish(master, slot=branch, weights=[w / sum(weights) for w in weights])
         keep = max(self.parameters.pull_base + self.versions[branch] - self._mean_version(), self.parameters.pull_floor)
-        self.branches[branch] = weighted_mean([master, upload.weights], [1.0, keep])
+        self.pulled[branch] = weighted_mean([master, upload.weights], [1.0, keep])
         self.waiting.append(branch)
         self._dispatch_waiting(server)
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
-        """The branch goes to another device as it was."""
+        """The branch goes to another device as it was sent."""
         self.waiting.append(job.tag)
         self._dispatch_waiting(server)
 
@@ -76,7 +77,7 @@ class GitFL(Method):
             device = int(idle[drawn])
             self.selected[device] += 1
             server.note("select", slot=branch, device=device, reward=float(rewards[drawn]))
-            server.dispatch(device, self.branches[branch], tag=branch)
+            server.dispatch(device, self.pulled[branch], tag=branch)
 
     def rewards(self, branch: int) -> Floats:
         """One number per device, 0 or more: version reward plus curiosity."""

@@ -5,8 +5,9 @@ tolerance are restarted (deprecated). Of the arrivals, devices that were not pic
 is received but not picked bypasses the round and counts in the next one. The mean runs over cache entries, weighted by
 samples.
 
-``population = "all"`` is the paper's protocol, all devices train. ``population = "slots"`` lets K of N train at a time,
-which the paper does not cover: the mean then runs over the active devices (``aggregate_over``).
+A device whose job was lost begins again with the next round's model; its version stays, so that it becomes deprecated
+in time. ``population = "all"`` is the paper's protocol, all devices train. ``population = "slots"`` lets K of N train
+at a time, which the paper does not cover: the mean then runs over the active devices (``aggregate_over``).
 """
 
 import math
@@ -16,7 +17,7 @@ from pydantic import Field
 
 from cabafl.methods.averaging import weighted_mean
 from cabafl.methods.base import PLAIN, Job, LossReason, Method, Objective, Parameters, Server, Upload, Weights
-from cabafl.methods.slots import Flying, default_buffer
+from cabafl.methods.slots import Flying, check_at_most, default_buffer
 
 
 class SAFAParameters(Parameters):
@@ -46,6 +47,11 @@ class SAFA(Method):
     Parameters = SAFAParameters
     parameters: SAFAParameters
 
+    def check(self, slots: int) -> None:
+        """A round of K devices brings K uploads at most."""
+        if self.parameters.population == "slots":
+            check_at_most("quota", self.parameters.quota, slots)
+
     def start(self, server: Server) -> None:
         """Nobody has committed anything; every entry of the cache is the initial model."""
         self.model = server.initial
@@ -54,7 +60,7 @@ class SAFA(Method):
         quota = server.slots if self.everybody else default_buffer(server, None)
         self.quota = self.parameters.quota or quota
         self.cache: dict[int, Weights] = {}  # an entry that is missing is the initial model
-        self.committed: dict[int, int] = {}  # round of the last upload, by device
+        self.committed: dict[int, int] = {}  # round of the last upload, by device; all: or of the last forced start
         self.flying: dict[int, Flying] = {}  # version = index of the global model it started from
         self.picked: dict[int, Weights] = {}
         self.undrafted: dict[int, Weights] = {}
@@ -85,22 +91,33 @@ class SAFA(Method):
         for job in old:
             device = self.flying.pop(job).device
             server.cancel(job)
-            self.deprecated.append(device)
+            self._deprecate(device)
             self._send(server, device)
         if self.parameters.round_timeout is not None:
             server.set_timer(self.parameters.round_timeout, f"limit {self.round}")
 
     def _fill(self, server: Server) -> None:
-        """Sends the model to everybody who is idle, or to as many as there are slots."""
+        """Sends the model to everybody who is idle, or to as many as there are slots; to nobody twice in a round."""
         if self.everybody:
-            for device in sorted(server.idle):
-                self._send(server, device)
-            return
-        free = server.slots - len(self.flying) - len(self.picked) - len(self.undrafted)
-        for device in server.idle.draw_many(server.random("select"), max(0, free)):
-            self._send(server, device)
-            if self._too_old(self.committed.get(device, -math.inf)):
-                self.deprecated.append(device)
+            devices = sorted(server.idle)
+        else:
+            free = server.slots - len(self.flying) - len(self.picked) - len(self.undrafted)
+            heard = [*self.picked, *self.undrafted]
+            devices = server.idle.draw_many(server.random("select"), max(0, free), heard)
+        for device in devices:
+            self._admit(server, device)
+
+    def _admit(self, server: Server, device: int) -> None:
+        """An idle device begins."""
+        self._send(server, device)
+        if self._too_old(self.committed.get(device, 0 if self.everybody else -math.inf)):
+            self._deprecate(device)
+
+    def _deprecate(self, device: int) -> None:
+        """In step 3 its cache entry becomes the model it begins with."""
+        self.deprecated.append(device)
+        if self.everybody:
+            self.committed[device] = self.round - 1
 
     def _too_old(self, version: float) -> bool:
         now = self.round if self.parameters.lag_rule == "paper" else self.round - 1
@@ -127,19 +144,23 @@ class SAFA(Method):
         self._close_if_due(server)
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
-        """The device has crashed for this round; a slot goes to another one."""
+        """The device has crashed for this round; a slot goes to another one, unless the round is over."""
         del self.flying[job.number]
         if self.round == 0:
             self._prepare_cache(server)
             return
-        if not self.everybody:
+        if not self.everybody and not self.closing:
             self._fill(server)
         self._close_if_due(server)
 
     def on_idle(self, server: Server, device: int) -> None:
-        """A device that came back takes part at once."""
-        if self.round > 0 and not self.closing:
+        """A device that came back takes part at once, unless it was heard in this round already."""
+        if self.round == 0 or self.closing:
+            return
+        if not self.everybody:
             self._fill(server)
+        elif device not in self.picked and device not in self.undrafted:
+            self._admit(server, device)
 
     def _close_if_due(self, server: Server) -> None:
         """A round ends with its quota, or when nobody is left to fill it."""

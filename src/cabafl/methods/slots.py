@@ -82,6 +82,10 @@ class RoundMethod(SlotMethod):
     """A `SlotMethod` that merges several uploads at a time: the slots of buffered uploads are refilled together, with
     the model of the next round."""
 
+    def check(self, slots: int) -> None:
+        """Buffered uploads keep their slots: a buffer that is larger would never be full."""
+        check_at_most("buffer", self.parameters.buffer, slots)
+
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)
         self.buffer: list[Any] = []
@@ -91,6 +95,12 @@ class RoundMethod(SlotMethod):
         missing = server.slots - len(self.flying) - len(self.buffer)
         if missing > 0:
             self.send_all(server, server.idle.draw_many(server.random("select"), missing))
+
+
+def check_at_most(key: str, value: int | None, slots: int) -> None:
+    """Whether as many uploads as a round waits for can be under way."""
+    if value is not None and value > slots:
+        raise ValueError(f"method.{key} = {value}: only {slots} devices train at a time; accepted: 1 to {slots}")
 
 
 def default_buffer(server: Server, buffer: int | None) -> int:

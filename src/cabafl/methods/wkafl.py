@@ -60,8 +60,7 @@ class WKAFL(RoundMethod):
 
     def prepare(self, server: Server) -> None:
         """No aggregated gradient yet."""
-        wanted = self.parameters.buffer or min(10, max(3, server.slots // 2))
-        self.size = min(wanted, server.slots)
+        self.size = self.parameters.buffer or min(10, max(3, server.slots // 2), server.slots)
         self.iteration = 1
         self.second_stage = False
         self.last: Floats | None = None
@@ -90,14 +89,15 @@ class WKAFL(RoundMethod):
         age = np.array([(math.e / 2) ** -(e.staleness - youngest) for e in entries])
         age /= age.sum()
         self.second_stage = self.second_stage or self._stage_two_begins([e.loss for e in entries])
-        total, kept = self.merge(gradients, age)
+        total, kept, cosines = self.merge(gradients, age)
         rate = p.server_lr / (1 + p.gamma_lr * youngest)
         n = server.parameters
         rest = sum(a * e.rest.astype(np.float64) for a, e in zip(age, entries, strict=True))
         self.model = np.concatenate([self.model[:n] - rate * total, rest]).astype(np.float32)
         self.last = total
         self.iteration += 1
-        server.publish(self.model, devices=[e.device for e in entries], kept=kept, clipped=int(clipped))
+        facts = {"age": age.tolist(), "cosines": cosines, "kept": kept, "clipped": int(clipped)}
+        server.publish(self.model, devices=[e.device for e in entries], **facts)
 
     def _stage_two_begins(self, losses: list[float | None]) -> bool:
         p = self.parameters
@@ -106,14 +106,14 @@ class WKAFL(RoundMethod):
         known = [loss for loss in losses if loss is not None]
         return bool(known) and sum(known) / len(known) <= p.stage_two_loss
 
-    def merge(self, gradients: list[Floats], age: Floats) -> tuple[Floats, list[float]]:
-        """The aggregated gradient, and the weight of each entry (0: it points elsewhere)."""
+    def merge(self, gradients: list[Floats], age: Floats) -> tuple[Floats, list[float], list[float]]:
+        """The aggregated gradient, the weight of each entry (0: it points elsewhere), and its cosine."""
         p = self.parameters
         estimate: Floats = sum(a * g for a, g in zip(age, gradients, strict=True))
         cosines = np.array([agreement(g, estimate) for g in gradients])
         keep = cosines > p.sim_min
         if not keep.any():
-            return estimate, [0.0] * len(gradients)
+            return estimate, [0.0] * len(gradients), cosines.tolist()
         weights = np.where(keep, np.exp(p.beta * (cosines - cosines.max())), 0.0)
         weights = weights * age if p.agreement_uses_staleness else weights
         weights /= weights.sum()
@@ -121,7 +121,7 @@ class WKAFL(RoundMethod):
             bound = p.relative_clip * norm(estimate)
             gradients = [clip(g, bound) for g in gradients]
         total: Floats = sum(w * g for w, g in zip(weights, gradients, strict=True))
-        return total, weights.tolist()
+        return total, weights.tolist(), cosines.tolist()
 
 
 def norm(vector: Floats) -> float:

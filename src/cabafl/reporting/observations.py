@@ -9,6 +9,8 @@ import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from cabafl.reporting.picture import save
+
 GREYS = ("0.15", "0.4", "0.6", "0.75", "0.88", "0.95")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -41,7 +43,7 @@ def draw_observations(settings: Sequence[Similarities], title: str, path: Path) 
     right.legend()
     right.grid(alpha=0.3)
     figure.suptitle(title)
-    figure.savefig(path, dpi=130)
+    save(figure, path)
 
 
 def _draw_parts(axes: object, settings: Sequence[Similarities]) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cabafl.data.partition import Partition
-from cabafl.errors import UserError
+from cabafl.reporting.picture import save
 
 MOST_DEVICES = 1500  # about one pixel each; beyond that an even selection is drawn
 
@@ -23,7 +23,7 @@ def draw_partition(partition: Partition, labels: NDArray[Any] | Tensor, classes:
         shown = np.linspace(0, len(partition) - 1, MOST_DEVICES).astype(np.int64)
         title = f"{title}, {MOST_DEVICES} of {len(partition)} devices shown"
     counts = class_counts(partition, np.asarray(labels), classes)[shown]
-    figure = Figure(figsize=(12, 2.8 + min(max(0.22 * classes, 2.5), 9)), dpi=130, layout="constrained")
+    figure = Figure(figsize=(12, 2.8 + min(max(0.22 * classes, 2.5), 9)), layout="constrained")
     heights = [1, min(max(0.16 * classes, 2.5), 6)]
     bars, heat = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": heights})
     if len(shown) <= 150:
@@ -47,10 +47,7 @@ def draw_partition(partition: Partition, labels: NDArray[Any] | Tensor, classes:
     heat.xaxis.set_major_locator(MaxNLocator(nbins=15, steps=[1, 2, 5, 10], integer=True))
     heat.set_xlim(-0.5, len(shown) - 0.5)
     figure.colorbar(image, ax=heat, label="samples of the class (white: none)", pad=0.01)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise UserError(f"picture {path} cannot be written: {error.strerror or error}") from None
+    save(figure, path)
 
 
 def class_counts(partition: Partition, labels: NDArray[Any], classes: int) -> NDArray[np.int64]:

@@ -64,7 +64,10 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """``section.key`` -> value of everything but the seed and what changes no result."""
         flat = flatten(self.experiment.model_dump())
-        return {key: value for key, value in flat.items() if key != "seed" and key not in INDIFFERENT}
+        indifferent = {"seed", *INDIFFERENT}
+        if self.experiment.data.dataset == "npz":  # the file is the data set
+            indifferent.remove("data.root")
+        return {key: value for key, value in flat.items() if key not in indifferent}
 
 
 def clock_of(runs: Iterable[Run]) -> str:
