@@ -125,7 +125,7 @@ def test_cores_are_shared_out(
 
 def test_actors_of_a_ray_cluster_are_left_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = []
-    monkeypatch.setattr(grid.subprocess, "Popen", lambda command, **_: commands.append(command))
+    monkeypatch.setattr("cabafl.comparison.grid.subprocess.Popen", lambda command, **_: commands.append(command))
     for words in (["run.executor=ray", "run.workers=2"], []):
         base = load_experiment(None, [*QUICK, *words])
         cell = make_grid(base, {"fedavg": {"name": "fedavg"}}, [1], tmp_path)[0]
