@@ -12,9 +12,17 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
 
 from flwr.app import Context, Error, Message, Metadata
-from flwr.app.message import make_message
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
 
-from cabafl.deployment import device, wire
+from cabafl.deployment import device, flower_internals, wire
 from cabafl.deployment.device import serve
 from cabafl.deployment.flower_internals import DeviceConnection, Link, Patience, Refused
 from cabafl.errors import UserError
@@ -154,6 +162,44 @@ def test_a_signal_ends_the_training_and_signs_off(monkeypatch: pytest.MonkeyPatc
     superlink = run(monkeypatch, [message(1), message(2)], train)
     assert superlink.sent == []
     assert signal.getsignal(number) is before
+
+
+class HalfSent:
+    """A SuperLink with a message whose last part never comes."""
+
+    def __init__(self, sent: Message) -> None:
+        with no_object_id_recompute():
+            sent.metadata.__dict__["_message_id"] = sent.object_id
+            self.envelope = message_to_proto(remove_content_from_message(sent))
+            self.tree = get_object_tree(sent)
+            self.parts = {part_id: part.deflate() for part_id, part in get_all_nested_objects(sent).items()}
+        self.asked = 0
+
+    def PullMessages(self, _request: object) -> PullMessagesResponse:
+        return PullMessagesResponse(messages_list=[self.envelope], message_object_trees=[self.tree])
+
+    def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:
+        if request.object_id == self.tree.object_id:
+            self.asked += 1
+            return PullObjectResponse(object_found=True, object_available=False)
+        content = self.parts[request.object_id]
+        return PullObjectResponse(object_found=True, object_available=True, object_content=content)
+
+
+def test_half_a_message_does_not_hold_a_device_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server was killed while it sent; the device gives it up, with an answer, and goes on."""
+    monkeypatch.setattr(flower_internals, "STALLED", 0.3)
+    superlink = HalfSent(message(1))
+    connection = DeviceConnection(LINK, None, 30.0, Patience())
+    monkeypatch.setattr(connection, "client", superlink)
+    begun = time.monotonic()
+    answer = connection.receive(poll=0.02)
+    assert 0.3 < time.monotonic() - begun < 10.0
+    assert superlink.asked > 3
+    assert answer is not None
+    assert answer.has_error()
+    assert "its sender is gone" in str(answer.error.reason)
+    assert answer.metadata.reply_to_message_id == superlink.tree.object_id
 
 
 def test_keys_that_cannot_be_used(tmp_path: Path) -> None:

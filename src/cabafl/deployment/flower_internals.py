@@ -71,6 +71,7 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
     ObjectPushError,
+    ObjectUnavailableError,
     inflate_object_from_contents,
     pull_objects,
     push_objects,
@@ -89,6 +90,7 @@ Answer = TypeVar("Answer")
 Client = TypeVar("Client", bound=ProtobufClient)
 
 RETRY_CAP = 5.0  # seconds between two attempts to reach the SuperLink, at most
+STALLED = 15.0  # seconds without a further part, after which the sender of a message counts as dead
 PART_LIMIT = 5_000_000  # most bytes of one part of a reply that is no piece of an array
 PIECE = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 _OVERLOADED = {429, 502, 503, 504}
@@ -186,6 +188,7 @@ class DeviceConnection:
         key, public = generate_key_pairs() if private_key is None else _read_key(private_key)
         self.public_key = public_key_to_bytes(public)
         self.heartbeat = heartbeat
+        self.patience = patience
         self.node = Node()
         self.client = _client(FleetHttpClient, link, "SuperNode", patience, NodeAuthHttpInterceptor(key, public))
 
@@ -217,12 +220,13 @@ class DeviceConnection:
             self.client.SendNodeHeartbeat(request)
 
     def receive(self, poll: float) -> Message | None:
-        """The next message for this device, whole; an error reply to it when it cannot be had."""
+        """The next message for this device, whole; an error reply to it when it cannot be had: a server that was
+        killed while it sent leaves half a message behind."""
         response = self.client.PullMessages(PullMessagesRequest(node=self.node))
         if not response.messages_list:
             return None
         metadata, tree = response.messages_list[0].metadata, response.message_object_trees[0]
-        pull = make_pull_object_fn_protobuf(self.client.PullObject, self.node, metadata.run_id)
+        pull = self._while_it_flows(make_pull_object_fn_protobuf(self.client.PullObject, self.node, metadata.run_id))
         try:
             parts = pull_objects(_parts(tree), pull, initial_backoff=poll, backoff_cap=poll, max_tries_per_object=None)
         except ObjectPullError as error:
@@ -232,6 +236,23 @@ class DeviceConnection:
             ConfirmMessageReceivedRequest(node=self.node, run_id=metadata.run_id, message_object_id=tree.object_id)
         )
         return _message(tree.object_id, parts)
+
+    def _while_it_flows(self, pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
+        """Gives a message up when no part of it has come for a while; outages of the SuperLink do not count."""
+        last = time.monotonic()
+
+        def pull_part(part_id: str) -> bytes:
+            nonlocal last
+            try:
+                part = pull(part_id)
+            except ObjectUnavailableError:
+                if time.monotonic() - max(last, self.patience.outage_ended or last) > STALLED:
+                    raise ObjectPullError(part_id, "its sender is gone") from None
+                raise
+            last = time.monotonic()
+            return part
+
+        return pull_part
 
     def send(self, reply: Message, seconds: float) -> bool:
         """Delivers a reply; what a SuperLink that restarted in between does not have is sent again."""
