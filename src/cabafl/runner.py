@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,10 +95,12 @@ def resume(
         if text.partition("=")[0] not in EXECUTION_KEYS:
             raise UserError(f"{text}: cannot change on resuming; accepted: {', '.join(EXECUTION_KEYS)}")
     experiment = load_experiment(path / EXPERIMENT, settings)
-    with open_executor(experiment, warn) as workers:
+    with closing(RunFolder.reopen(path)) as folder, open_executor(experiment, warn) as workers:
+        if (path / SUMMARY).exists():  # whoever had the folder has finished the run
+            return None
         parts = assemble(experiment)
         checkpoint = load_checkpoint(path, (path / EXPERIMENT).read_text(encoding="utf-8"))
-        folder = RunFolder.reopen(path, None if checkpoint is None else checkpoint.positions)
+        folder.rewind(None if checkpoint is None else checkpoint.positions)
         executor = workers.for_task(parts.task)
         return _Run(parts, executor, folder, listener).carry_out(checkpoint)
 

@@ -66,14 +66,30 @@ def test_a_killed_comparison_continues(tmp_path: Path) -> None:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    time.sleep(3.0)  # the run notices, saves a checkpoint and ends
     assert not (tmp_path / "out" / "report.html").exists()
-    again = compare(tmp_path, *words)
+    again = compare(tmp_path, *words)  # at once: the orphaned run still notices, saves a checkpoint and ends
     assert again.returncode == 0, again.stderr
     for name in ("fedavg-seed1", "fedbuff-seed1"):
         for file in ("events.jsonl", "metrics.csv", "model.safetensors"):
             one, other = (tmp_path / base / "runs" / name / file for base in ("whole", "out"))
             assert one.read_bytes() == other.read_bytes()
+
+
+def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
+    words = [*QUICK, "--methods", "fedavg"]
+    with grid.claimed(tmp_path / "out"):
+        refused = compare(tmp_path, *words)
+        assert refused.returncode == 2
+        assert "--out = out: another comparison is at work there" in refused.stderr
+        assert not (tmp_path / "out" / "runs").exists()
+    assert compare(tmp_path, *words).returncode == 0
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    refused = compare(tmp_path, *QUICK, "--methods", "fedavg")
+    assert refused.returncode == 2
+    assert refused.stderr.strip().splitlines() == ["error: --out = out: cannot be written: File exists"]
 
 
 def test_a_failing_run_is_reported_and_the_others_go_on(tmp_path: Path) -> None:

@@ -175,6 +175,34 @@ def test_resume_of_something_else(tmp_path: Path) -> None:
         resume(tmp_path)
 
 
+def test_two_processes_do_not_write_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cabafl.recording.folder.PATIENCE", 0.2)
+    folder = interrupted(tmp_path)
+    before = snapshot(folder)
+
+    stop = StopAt(2)
+
+    def resume_once_more(event: object) -> None:
+        with pytest.raises(UserError, match="another process writes this run"):
+            resume(folder)
+        stop(event)
+
+    with pytest.raises(Stopped):
+        resume(folder, resume_once_more)
+    assert (folder / "events.jsonl").read_bytes().startswith(before["events.jsonl"])
+    simulate(load_experiment(None, settings("cabafl", *INLINE)), tmp_path / "whole")
+    resume(folder)
+    same_bytes(tmp_path / "whole", folder)
+
+
+def test_who_waits_for_a_run_that_gets_finished_leaves_it_alone(tmp_path: Path) -> None:
+    simulate(load_experiment(None, settings("cabafl", *INLINE)), tmp_path / "whole")
+    folder = interrupted(tmp_path)
+    both = [start(folder) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    same_bytes(tmp_path / "whole", folder)
+
+
 def test_a_checkpoint_is_never_pickle(tmp_path: Path) -> None:
     folder = interrupted(tmp_path)
     names = {path.name.rstrip("0123456789") for path in folder.glob("checkpoint*")}

@@ -77,26 +77,27 @@ def _carry_out(
     quiet: bool,
 ) -> None:
     from cabafl.cli.report import parse_targets, write_report
-    from cabafl.comparison.grid import make_grid, run_grid
+    from cabafl.comparison.grid import claimed, make_grid, run_grid
 
-    wanted = parse_targets(targets)
-    cells = make_grid(base, variants, range(base.seed, base.seed + seeds), out)
-    waiting = [cell for cell in cells if not cell.done]
-    if not quiet and len(waiting) < len(cells):
-        console.print(f"{len(cells) - len(waiting)} of {len(cells)} runs are finished already.")
-    with _Bar(cells, enabled=not quiet) as bar:
-        try:
-            run_grid(cells, _count(jobs), bar.update)
-        except KeyboardInterrupt:
-            console.print("Stopped. The same command continues.")
-            raise typer.Exit(130) from None
-    failed = [cell for cell in cells if cell.failure is not None]
-    for cell in failed:
-        tell("failed", f"{cell.label}, seed {cell.seed}: {cell.failure}")
-    finished = {cell.folder: cell.label for cell in cells if cell.done}
-    if finished:
-        notes = [f"failed: {cell.label}, seed {cell.seed}: {cell.failure}" for cell in failed]
-        write_report(finished, out, wanted, quiet, notes)
+    wanted, at_once = parse_targets(targets), _count(jobs)
+    with claimed(out):
+        cells = make_grid(base, variants, range(base.seed, base.seed + seeds), out)
+        waiting = [cell for cell in cells if not cell.done]
+        if not quiet and len(waiting) < len(cells):
+            console.print(f"{len(cells) - len(waiting)} of {len(cells)} runs are finished already.")
+        with _Bar(cells, enabled=not quiet) as bar:
+            try:
+                run_grid(cells, at_once, bar.update)
+            except KeyboardInterrupt:
+                console.print("Stopped. The same command continues.")
+                raise typer.Exit(130) from None
+        failed = [cell for cell in cells if cell.failure is not None]
+        for cell in failed:
+            tell("failed", f"{cell.label}, seed {cell.seed}: {cell.failure}")
+        finished = {cell.folder: cell.label for cell in cells if cell.done}
+        if finished:
+            notes = [f"failed: {cell.label}, seed {cell.seed}: {cell.failure}" for cell in failed]
+            write_report(finished, out, wanted, quiet, notes)
     if failed:
         raise typer.Exit(1)
 

@@ -15,10 +15,11 @@ from typing import Any
 from cabafl.assembly import make_method
 from cabafl.config import Experiment, load_experiment
 from cabafl.errors import UserError
-from cabafl.recording.folder import EXPERIMENT, METRICS, SUMMARY
+from cabafl.recording.folder import EXPERIMENT, METRICS, SUMMARY, claim
 from cabafl.toml import experiment_toml
 
 PARENT = "CABAFL_PARENT"  # tells a run which process it belongs to
+LOCK = ".lock"
 EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")
 
 
@@ -82,6 +83,19 @@ def _essence(experiment: Experiment) -> str:
     run = experiment.run.model_copy(update=dict.fromkeys(EXECUTION_KEYS))
     _, parameters = make_method(experiment)
     return experiment_toml(experiment.model_copy(update={"run": run}), parameters)
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """The folder is this comparison's alone: a second one would do the same runs."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = (out / LOCK).open("ab")
+    except OSError as error:
+        raise UserError(f"--out = {out}: cannot be written: {error.strerror}") from None
+    with lock:
+        claim(lock, f"--out = {out}: another comparison is at work there; accepted: one at a time, or another folder")
+        yield
 
 
 def run_grid(cells: Sequence[Cell], jobs: int, tick: Callable[[Sequence[Cell]], None]) -> None:

@@ -92,8 +92,12 @@ def serve(
         if getattr(parameters, "features", None) == "labels":
             warn("method.features = labels: every device tells the server how many samples of each class it has")
         executor = workers.for_task(task)
-        folder, checkpoint = _folder(out, toml)
+        begun = (out / EXPERIMENT).exists()
+        folder = RunFolder.reopen(out) if begun else RunFolder.create(out, toml, environment(), CLOCK)
         cleanup.callback(folder.close)
+        checkpoint = load_checkpoint(out, toml)
+        if begun:
+            folder.rewind(None if checkpoint is None else checkpoint.positions, CLOCK)
         run = _Service(experiment, method, task, executor, network, nodes, folder, listener, warn)
         run.status_file = status
         cleanup.callback(run.journal.close)
@@ -141,14 +145,6 @@ def feature_width(task: Task, kind: FeatureKind) -> int:
     alone = Partition(np.zeros(1, dtype=np.int64), np.array([0, 1]))
     probe = Task(one, alone, task.model, task.settings, task.seed, task.feature_layer, str(task.device))
     return int(probe.features(task.model.save(), kind, [0]).shape[1])
-
-
-def _folder(out: Path, toml: str) -> tuple[RunFolder, Checkpoint | None]:
-    """A new run folder, or that of a run to go on with."""
-    if not (out / EXPERIMENT).exists():
-        return RunFolder.create(out, toml, environment(), CLOCK), None
-    checkpoint = load_checkpoint(out, toml)
-    return RunFolder.reopen(out, None if checkpoint is None else checkpoint.positions, CLOCK), checkpoint
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +28,7 @@ ENVIRONMENT = "environment.json"
 CURVE = "curve.png"
 CHECKPOINT = "checkpoint.json"
 JOURNAL = "journal"  # a folder; of a run on real devices only
+PATIENCE = 20.0  # seconds until a folder that another process writes is given up
 _LINES = 2000  # events kept before they are written
 _COLUMNS = ",".join(Evaluated._fields[1:])
 
@@ -54,6 +57,23 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise
 
 
+def claim(file: IO[bytes], busy: str, patience: float = 0.0) -> None:
+    """Until the file is closed, or this process ends in whatever way, nobody else gets it; refused with the line
+    ``busy``. A file system without locks cannot keep others out."""
+    give_up = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                raise UserError(busy) from None
+            time.sleep(0.1)
+        except OSError:
+            return
+        else:
+            return
+
+
 def as_json(value: Mapping[str, Any]) -> bytes:
     """Readable JSON with a final newline."""
     return (json.dumps(value, indent=2) + "\n").encode()
@@ -63,6 +83,10 @@ def out_of_space(error: OSError, path: Path) -> RunStopped:
     """What to tell when a file of the run cannot be written."""
     reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error))
     return RunStopped(f"{path}: the run stops because it cannot be recorded: {reason}")
+
+
+def _busy(path: Path) -> str:
+    return f"{path}: another process writes this run; accepted: one at a time"
 
 
 class RunFolder:
@@ -88,28 +112,37 @@ class RunFolder:
             write_atomic(path / ENVIRONMENT, as_json(environment))
             write_atomic(path / EXPERIMENT, experiment_toml.encode())
             folder = cls(path, (path / EVENTS).open("xb"), (path / METRICS).open("xb"))
+            claim(folder._events, _busy(path))
             folder._metrics.write(_header(clock))
         except OSError as error:
             raise UserError(f"--out = {path}: cannot be written: {error.strerror}") from None
         return folder
 
     @classmethod
-    def reopen(cls, path: Path, positions: Mapping[str, int] | None, clock: str = "virtual") -> "RunFolder":
-        """An interrupted run's folder, its record cut back to where a checkpoint was taken (None: to the beginning)."""
-        ends = {EVENTS: 0, METRICS: 0} if positions is None else positions
-        for name, end in ends.items():
-            if not (path / name).exists() and positions is None:
-                (path / name).touch()
-            if (path / name).stat().st_size < end:
-                raise UserError(f"{path / name}: shorter than when the checkpoint was taken ({end} bytes)")
-        files = []
-        for name in (EVENTS, METRICS):
-            os.truncate(path / name, ends[name])
-            files.append((path / name).open("ab"))
-        folder = cls(path, *files)
+    def reopen(cls, path: Path) -> "RunFolder":
+        """An interrupted run's folder, once nobody else writes it: a process that was told to stop may need a while.
+        To be cut back with `rewind`."""
+        with contextlib.ExitStack() as opened:
+            try:
+                events, metrics = (opened.enter_context((path / name).open("ab")) for name in (EVENTS, METRICS))
+            except OSError as error:
+                raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
+            claim(events, _busy(path), PATIENCE)
+            opened.pop_all()
+        for file in (events, metrics):
+            file.seek(0, os.SEEK_END)  # the other process may have written meanwhile
+        return cls(path, events, metrics)
+
+    def rewind(self, positions: Mapping[str, int] | None, clock: str = "virtual") -> None:
+        """Cuts the record back to where a checkpoint was taken (None: to the beginning)."""
+        for name, file in ((EVENTS, self._events), (METRICS, self._metrics)):
+            end = 0 if positions is None else positions[name]
+            if file.tell() < end:
+                raise UserError(f"{self.path / name}: shorter than when the checkpoint was taken ({end} bytes)")
+            file.truncate(end)
+            file.seek(end)
         if positions is None:
-            folder._metrics.write(_header(clock))
-        return folder
+            self._metrics.write(_header(clock))
 
     def __call__(self, event: Event) -> None:
         """Appends one event; an evaluation also makes a row of metrics and flushes both files."""
@@ -150,8 +183,9 @@ class RunFolder:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The mark of a complete run."""
+        self.positions()
+        write_atomic(self.path / SUMMARY, as_json(summary))  # while nobody else can take the run for an interrupted one
         self.close()
-        write_atomic(self.path / SUMMARY, as_json(summary))
 
     def close(self) -> None:
         """Everything recorded so far is on disk and readable; on a full disk, of which the run has told already, what
