@@ -1,10 +1,14 @@
 """Reading run folders: which, under which name, and what is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from cabafl import simulate
+from cabafl.config import load_experiment
 from cabafl.errors import UserError
+from cabafl.reporting.measures import measure
 from cabafl.reporting.runs import by_label, load_runs
 from cabafl.reporting.trace import count_events, read_beginning
 from tests.reporting.made import write_run
@@ -113,6 +117,21 @@ def test_event_log_adds_up(tmp_path: Path) -> None:
     assert sum(run.counts.selections.values()) == 14
     assert sum(run.counts.staleness.values()) == 12
     assert run.counts.longest == 3
+    assert run.counts.never_heard == set()  # every lost job is of a device that has another upload
+
+
+def test_devices_that_are_restarted_for_ever_are_counted(tmp_path: Path) -> None:
+    """FedSA with a bound of one round and a buffer of one: whoever is slower than two uploads of others never gets
+    through."""
+    words = ["data.dataset=synthetic", "data.devices=6", "model.name=mlp", "fleet.tiers=config4", "fleet.slots=3"]
+    method = ["method.name=fedsa", "method.tau0=1", "method.buffer=1", "run.virtual_time=200", "run.workers=0"]
+    simulate(load_experiment(None, [*words, *method]), tmp_path / "run")
+    run = load_runs([tmp_path / "run"])[0]
+    lines = [json.loads(line) for line in run.events.read_text().splitlines()]
+    restarted = {line["device"] for line in lines if line["event"] == "restart"}
+    uploaded = {line["device"] for line in lines if line["event"] == "upload"}
+    assert run.counts.never_heard == restarted - uploaded != set()
+    assert measure([run]).rows[0].values["never_heard"] == len(restarted - uploaded)
 
 
 def test_beginning_ends_where_it_is_told(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
     for key in ("stability", "fairness", "mean_staleness", "aggregations"):
         values[key] = _mean([run.summary[key] for run in group])
     values["jobs_lost"] = _mean([sum(run.summary["losses"].values()) for run in group])
+    values["never_heard"] = _mean([len(run.counts.never_heard) for run in group])
     return values
 
 

@@ -95,6 +95,7 @@ def _behaviour() -> list[_Column]:
         _Column("mean staleness", "mean_staleness", staleness),
         _Column("aggregations", "aggregations", _number("aggregations", 1, NOTHING)),
         _Column("jobs lost", "jobs_lost", _number("jobs_lost", 1, NOTHING)),
+        _Column("never heard", "never_heard", _number("never_heard", 1, NOTHING)),
     ]
 
 

@@ -16,8 +16,15 @@ class Counts:
 
     selections: Counter[int] = field(default_factory=Counter)  # device -> dispatches
     staleness: Counter[int] = field(default_factory=Counter)  # staleness -> uploads
+    heard: set[int] = field(default_factory=set)  # devices with an upload
+    losing: set[int] = field(default_factory=set)  # devices with a lost job
     longest: float = 0.0  # seconds of the longest job as planned at its dispatch
     end: float = 0.0  # virtual second of the last event
+
+    @property
+    def never_heard(self) -> set[int]:
+        """Devices that worked and lost it all: restarted again and again, or always too late."""
+        return self.losing - self.heard
 
 
 class Job(NamedTuple):
@@ -49,6 +56,9 @@ def count_events(path: Path) -> Counts:
             counts.longest = max(counts.longest, event["due"] - event["t"])
         elif event["event"] == "upload":
             counts.staleness[event["staleness"]] += 1
+            counts.heard.add(event["device"])
+        elif event["event"] == "loss":
+            counts.losing.add(event["device"])
     return counts
 
 
