@@ -106,19 +106,20 @@ def test_same_bytes_as_without_ray(ray: Any, method: str, tmp_path: Path) -> Non
 def test_killed_actors_are_replaced_and_the_bytes_do_not_change(ray: Any, tmp_path: Path) -> None:
     run(tmp_path / "quiet", "run.workers=0", method="cabafl")
     warnings: list[str] = []
-    seen = 0
+    seen, killed = 0, 0
 
     def kill_once(event: object) -> None:
-        nonlocal seen
+        nonlocal seen, killed
         seen += 1
         if seen == 60:
             for pid, name in descendants(os.getpid()).items():
                 if "TaskActor" in name:
                     os.kill(pid, signal.SIGKILL)
+                    killed += 1
 
     words = ["run.executor=ray", "run.workers=auto"]
     run(tmp_path / "killed", *words, method="cabafl", listener=kill_once, warn=warnings.append)
-    assert len(warnings) == 2
+    assert len(warnings) == killed > 0  # one of the two may come up only after the other has worked for a while
     assert "Ray actor died" in warnings[0]
     same_bytes(tmp_path / "quiet", tmp_path / "killed")
 
