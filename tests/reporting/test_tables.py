@@ -139,6 +139,19 @@ def test_wide_speed_up_table_fits_a_small_terminal() -> None:
     assert "10.00" in text
 
 
+def test_every_column_fits_a_small_terminal(tmp_path: Path) -> None:
+    measures = measure(two_methods(tmp_path), [40])
+    many = {"fairness": 1.0, "aggregations": 6759.0, "jobs_lost": 10_942.0, "never_heard": 12.0}
+    best = Row("fedasync", {**measures.rows[0].values, **many, "stability": 0.0, "fairness": 0.0})
+    for table in tables(Measures([best, Row("cabafl", {**measures.rows[1].values, **many})], [40])):
+        console = Console(file=io.StringIO(), width=80, record=True)
+        console.print(terminal(table))
+        lines = [line.replace(" *", "").split() for line in console.export_text().splitlines()]
+        assert set(" ".join(table.headings).split()) <= {word for line in lines for word in line}
+        for made in table.rows:
+            assert " ".join(cell.text for cell in made).split() in lines
+
+
 def published(*settings: str) -> tuple[float, float] | None:
     return published_accuracy(load_experiment(None, settings))
 

@@ -117,11 +117,13 @@ def terminal(table: Table) -> RichTable:
     shown = _numbered(table) if sum(len(heading) + 2 for heading in table.headings) > 66 else table
     made = RichTable(title=shown.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     made.collapse_padding, made.pad_edge = True, False
+    crowded = sum(len(heading) + 2 for heading in shown.headings) > 76  # then each word has a line of its own
     for place, heading in enumerate(shown.headings):
         texts = [row[place].text for row in shown.rows]
         words = [word for text in [heading, *([] if place else texts)] for word in text.split()]
         widest = max(map(len, [*words, *(texts if place else [])]), default=1)  # names may break, numbers may not
-        made.add_column(Text(heading), justify="right" if place else "left", min_width=min(widest, 30))
+        title = heading.replace(" ", "\n") if crowded else heading
+        made.add_column(Text(title), justify="right" if place else "left", min_width=min(widest, 30))
     for row in shown.rows:
         made.add_row(*(Text(f"{cell.text} *", "bold green") if cell.best else Text(cell.text) for cell in row))
     return made
