@@ -21,8 +21,8 @@ EXPLANATION = (
     "Accuracy is the highest mean of 10 consecutive evaluations ± the deviation inside that window, both averaged over"
     " seeds; “over seeds ±” is the standard deviation of that mean over seeds. Costs are those of the first evaluation"
     " at or above the target, the median over seeds; NA: not reached. Stability is the deviation of the moving mean in"
-    " the last half of the run, fairness the variance of the normalised selection counts: less is better in both. The"
-    " best value of a column is marked."
+    " the last half of the run, fairness the variance of the normalised selection counts: less is better in both."
+    " “Never heard” counts devices that lost every job they were given. The best value of a column is marked."
 )
 
 

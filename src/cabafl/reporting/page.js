@@ -5,7 +5,7 @@
   const plot = document.getElementById("plot");
   const tip = document.getElementById("tip");
   const svgName = "http://www.w3.org/2000/svg";
-  const pad = { left: 58, right: 16, top: 12, bottom: 46 };
+  const pad = { left: 58, right: 26, top: 12, bottom: 46 };
   const height = 460;
   const state = { axis: Object.keys(data.axes)[0], hidden: new Set(), zoom: null };
   let view = null;
