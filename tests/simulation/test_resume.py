@@ -145,8 +145,14 @@ def short_record(folder: Path) -> None:
     (folder / "events.jsonl").write_bytes(b"")
 
 
+def short_metrics(folder: Path) -> None:
+    (folder / "metrics.csv").write_bytes(b"")
+    with (folder / "events.jsonl").open("ab") as events:
+        events.write(b"after the checkpoint")
+
+
 @pytest.mark.parametrize(
-    "damage", [flip_byte, truncate, lose_arrays, foreign, garbage, wrong_format, escape, short_record]
+    "damage", [flip_byte, truncate, lose_arrays, foreign, garbage, wrong_format, escape, short_record, short_metrics]
 )
 def test_a_damaged_or_foreign_checkpoint_is_refused_and_nothing_is_overwritten(damage: object, tmp_path: Path) -> None:
     folder = interrupted(tmp_path)

@@ -135,12 +135,14 @@ class RunFolder:
 
     def rewind(self, positions: Mapping[str, int] | None, clock: str = "virtual") -> None:
         """Cuts the record back to where a checkpoint was taken (None: to the beginning)."""
-        for name, file in ((EVENTS, self._events), (METRICS, self._metrics)):
-            end = 0 if positions is None else positions[name]
-            if file.tell() < end:
-                raise UserError(f"{self.path / name}: shorter than when the checkpoint was taken ({end} bytes)")
-            file.truncate(end)
-            file.seek(end)
+        files = {EVENTS: self._events, METRICS: self._metrics}
+        ends = dict.fromkeys(files, 0) if positions is None else positions
+        for name, file in files.items():  # both, before anything is changed
+            if file.tell() < ends[name]:
+                raise UserError(f"{self.path / name}: shorter than when the checkpoint was taken ({ends[name]} bytes)")
+        for name, file in files.items():
+            file.truncate(ends[name])
+            file.seek(ends[name])
         if positions is None:
             self._metrics.write(_header(clock))
 
