@@ -1,0 +1,90 @@
+"""Short runs whose bytes are known, and how to record them again: ``python -m tests.golden.cases``."""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from cabafl import simulate
+from cabafl.config import load_experiment
+from tests.runs import ALL_METHODS, FILES, settings
+
+SUMS = Path(__file__).with_name("sums.json")
+PLAIN = ["data.dataset=synthetic", "data.devices=12", "model.name=mlp", "fleet.participation=0.35"]
+SHORT = ["run.virtual_time=60", "run.evaluate_every=5", "run.workers=0", "method.m=2", "method.k=3"]
+PICTURES = ["data.train_limit=400", "data.test_limit=200", "data.devices=10", "data.min_samples=2", "training.epochs=1"]
+
+CASES: dict[str, list[str]] = {
+    **{f"{method} with faults": settings(method, "run.workers=0") for method in ALL_METHODS},
+    "cabafl": [*PLAIN, *SHORT],
+    "tiers": [*PLAIN, *SHORT, 'fleet.tiers="config2"', "run.virtual_time=200", "run.evaluate_every=20"],
+    "devices that come and go": [*PLAIN, *SHORT, "fleet.faults.present_seconds=20", "fleet.faults.absent_seconds=5"],
+    "feature noise": [*PLAIN, *SHORT, "privacy.feature_clip=5.0", "privacy.feature_noise=0.1"],
+    "labels": [*PLAIN, *SHORT, "method.features=labels"],
+    "conf1": [*PLAIN, *SHORT, "method.selection=similarity"],
+    "conf4": [*PLAIN, *SHORT, "method.l1_cache=false"],
+    "conf5": [*PLAIN, *SHORT, "method.aggregation=mean"],
+    "evaluated by version": [*PLAIN, *SHORT, "run.evaluate_aggregations=2"],
+    "counted dispatches": [*PLAIN, *SHORT, "run.virtual_time=none", "run.max_dispatches=50", "run.max_staleness=3"],
+    "wkafl by loss": [*PLAIN, *SHORT[:3], "method.name=wkafl", "method.stage_rule=loss"],
+    "fedprox with partial work": [*PLAIN, *SHORT[:3], "method.name=fedprox", "method.partial_fraction=0.5"],
+    "safa with all devices": [*PLAIN, *SHORT[:3], "method.name=safa", "method.population=all"],
+    "cnn": [*PICTURES, *SHORT],
+    "lstm": ["data.dataset=shakespeare", "data.partition=natural", "model.name=lstm", *SHORT, "training.epochs=1"],
+}
+
+
+def write_roles(folder: Path) -> Path:
+    """A few roles in the form of the Shakespeare data set."""
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "wizards", "brew", "amber"]
+    speech = " ".join(words[(7 * i) % len(words)] for i in range(60))
+    roles = {f"PLAY__ROLE_{n}": [speech[n:], speech[: 300 - n]] for n in range(6)}
+    path = folder / "roles.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(roles).encode()))
+    return path
+
+
+def run_case(name: str, folder: Path) -> dict[str, str]:
+    """Carries a case out; the sums of its files."""
+    words = list(CASES[name])
+    if name == "lstm":
+        words += [f"data.root={write_roles(folder)}", "data.train_limit=60", "data.test_limit=40"]
+    simulate(load_experiment(None, words), folder / "run")
+    return {file: hashlib.sha256((folder / "run" / file).read_bytes()).hexdigest() for file in FILES}
+
+
+def arithmetic() -> str:
+    """A sum over what torch computes here, without any of our code: on another type of processor the last bits, and
+    so all sums, may differ."""
+    draw = np.random.Generator(np.random.Philox(7))
+    x = torch.from_numpy(draw.standard_normal((50, 3, 16, 16), dtype=np.float32))
+    kernel = torch.from_numpy(draw.standard_normal((8, 3, 5, 5), dtype=np.float32)).requires_grad_()
+    matrix = torch.from_numpy(draw.standard_normal((8 * 36, 10), dtype=np.float32)).requires_grad_()
+    hidden = F.max_pool2d(F.relu(F.conv2d(x.contiguous(memory_format=torch.channels_last), kernel)), 2)
+    loss = F.cross_entropy(hidden.flatten(1) @ matrix, torch.arange(50) % 10)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert kernel.grad is not None
+    assert matrix.grad is not None
+    parts = [torch.tanh(hidden), torch.sigmoid(matrix), kernel.grad, matrix.grad, torch.exp(loss)]
+    return hashlib.sha256(b"".join(part.detach().contiguous().numpy().tobytes() for part in parts)).hexdigest()
+
+
+def record() -> None:
+    """Writes the sums of this version; only for a new case, or where a change of results is meant."""
+    import tempfile
+
+    known: dict[str, dict[str, str]] = {}
+    for name in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            known[name] = run_case(name, Path(folder))
+    torch.set_num_threads(1)
+    content = {"arithmetic": arithmetic(), "torch": torch.__version__, "sums": known}
+    SUMS.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    record()
