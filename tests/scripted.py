@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cabafl.engine.core import Limits
+from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.idle import IdleSet
+from cabafl.engine.virtual import VirtualEngine
 from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt, TrainJob
 from cabafl.fleet import Faults, Fleet
 from cabafl.learning.evaluation import Score
 from cabafl.learning.task import Trained
 from cabafl.methods.base import PLAIN, Method, Objective, Random, Weights
 from cabafl.recording.events import Dispatched, Event, Lost, Noted, Published
-from cabafl.simulation.engine import Simulation
 
 Trainer = Callable[[TrainJob], Any]
 
@@ -129,20 +129,19 @@ class World:
             results = list(train)
             train = lambda job: results[job.number]  # noqa: E731
         self.executor = ScriptedExecutor(train, features)
-        self.engine = Simulation(
-            method,
-            devices,
-            self.executor,
-            initial,
+        setup = EngineSetup(
+            method=method,
+            executor=self.executor,
+            initial=initial,
+            emit=self.events.append,
             seed=seed,
             slots=slots,
             limits=limits,
-            parameters=initial.size,
+            trainable=initial.size,
             epochs=epochs,
             learning_rate=learning_rate,
-            faults=faults,
-            emit=self.events.append,
         )
+        self.engine = VirtualEngine(setup, devices, faults)
         idle = ScriptedIdle(len(devices), np.flatnonzero(devices.sizes > 0))
         idle.picks = list(picks)
         self.engine.idle = idle
@@ -157,8 +156,8 @@ class World:
             self.published.append(weights)
             publish(weights, **facts)
 
-        def dispatching(device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
-            job = dispatch(device, weights, tag, objective)
+        def dispatching(device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
+            job = dispatch(device, weights, slot, objective)
             if job is not None:
                 flight = self.engine.flights[job]  # what the engine will hand to the trainer
                 self.sent.append((flight.started, flight.device, tuple(flight.weights.tolist())))
@@ -173,18 +172,18 @@ class World:
 
     @property
     def dispatches(self) -> list[tuple[float, int, int]]:
-        """(time, device, tag) in order."""
-        return [(e.t, e.device, e.tag) for e in self.events if isinstance(e, Dispatched)]
+        """(time, device, slot) in order."""
+        return [(e.time, e.device, e.slot) for e in self.events if isinstance(e, Dispatched)]
 
     @property
     def losses(self) -> list[tuple[float, int, str]]:
         """(time, device, reason) in order."""
-        return [(e.t, e.device, e.reason) for e in self.events if isinstance(e, Lost)]
+        return [(e.time, e.device, e.reason) for e in self.events if isinstance(e, Lost)]
 
     def notes(self, kind: str) -> list[dict[str, Any]]:
         """The facts of all notes of one kind."""
         return [e.facts for e in self.events if isinstance(e, Noted) and e.kind == kind]
 
-    def aggregations(self) -> list[Published]:
+    def publications(self) -> list[Published]:
         """All published models' events."""
         return [e for e in self.events if isinstance(e, Published)]

@@ -12,8 +12,8 @@ from cabafl import methods, models
 from cabafl.cli.main import app
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.catalogue import DESCRIPTIONS
+from cabafl.lifecycle.simulate import simulate
 from cabafl.recording.events import Evaluated
-from cabafl.runner import simulate
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -82,7 +82,7 @@ def test_example_method_learns(tmp_path: Path) -> None:
     settings = [*QUICK, "run.virtual_time=300", "fleet.slots=3", "training.learning_rate=0.1"]
     settings += ["method.name=my_method:Mixing", "method.share=0.6"]
     result = simulate(load_experiment(None, settings), tmp_path / "run")
-    assert result.summary["aggregations"] == result.summary["uploads"] > 100
+    assert result.summary["versions"] == result.summary["uploads"] > 100
     assert result.summary["final_accuracy"] > 0.5
     assert '"share":0.6' in (tmp_path / "run" / "events.jsonl").read_text()
 

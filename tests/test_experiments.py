@@ -37,7 +37,7 @@ STUDIES = {
 
 def read(stem: str) -> tuple[Experiment, CaBaFLParameters]:
     experiment = load_experiment(FOLDER / f"{stem}.toml")
-    _, parameters = make_method(experiment)
+    parameters = make_method(experiment).parameters
     assert isinstance(parameters, CaBaFLParameters)
     return experiment, parameters
 

@@ -1,20 +1,58 @@
-"""Asynchronous federated learning: CaBaFL and its rivals, in deterministic virtual time."""
+"""Asynchronous federated learning: CaBaFL and the methods it is compared with, simulated and on real devices."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cabafl.config import Experiment
-    from cabafl.runner import Result, simulate
+    from cabafl.config import Experiment, load_experiment
+    from cabafl.errors import UserError
+    from cabafl.lifecycle.simulate import Result, resume, simulate
+    from cabafl.methods.base import Job, Method, Objective, Parameters, Server, Upload
+    from cabafl.reporting.report import build_report
+    from cabafl.reporting.runs import load_runs
 
-__all__ = ["Experiment", "Result", "simulate"]
+    __version__: str
 
-_HOMES = {"Experiment": "cabafl.config", "Result": "cabafl.runner", "simulate": "cabafl.runner"}
+__all__ = [
+    "Experiment",
+    "Job",
+    "Method",
+    "Objective",
+    "Parameters",
+    "Result",
+    "Server",
+    "Upload",
+    "UserError",
+    "__version__",
+    "build_report",
+    "load_experiment",
+    "load_runs",
+    "resume",
+    "simulate",
+]
+
+_HOMES = {
+    "cabafl.config": ("Experiment", "load_experiment"),
+    "cabafl.errors": ("UserError",),
+    "cabafl.lifecycle.simulate": ("Result", "resume", "simulate"),
+    "cabafl.methods.base": ("Job", "Method", "Objective", "Parameters", "Server", "Upload"),
+    "cabafl.reporting.report": ("build_report",),
+    "cabafl.reporting.runs": ("load_runs",),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports on first use: torch takes seconds, and `cabafl --help` should not."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cabafl' has no attribute {name!r}")
-    from importlib import import_module
+    """Imports a public name at its first use: torch takes seconds, and `cabafl --help` does not need it."""
+    if name == "__version__":
+        from importlib.metadata import version
 
-    return getattr(import_module(_HOMES[name]), name)
+        return version("cabafl")
+    for home, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module
+
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'cabafl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

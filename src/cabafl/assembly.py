@@ -1,53 +1,100 @@
 """From an experiment to the parts that run it: data, network, devices, method."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from cabafl import data, methods, models
+from cabafl import data, methods
 from cabafl.config import Experiment
 from cabafl.data.dataset import Dataset, Split
 from cabafl.data.partition import Partition, make_partition
+from cabafl.engine.core import EngineSetup, Limits
 from cabafl.errors import UserError
-from cabafl.fleet import TIERS, Faults, Fleet, config_counts, gaussian_fleet, read_trace, tiered_fleet
-from cabafl.learning.dp import DpSgd, per_sample_gradients
+from cabafl.execution.base import Executor
+from cabafl.fleet import TIERS, Faults, Fleet, Speeds, config_counts, gaussian_fleet, read_trace, tiered_fleet
+from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
-from cabafl.learning.privacy import FeaturePrivacy
+from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
-from cabafl.learning.training import LocalTraining, seeded
-from cabafl.learning.weights import FlatModel
-from cabafl.methods.base import Method, Parameters
-from cabafl.rng import rng, seed64
+from cabafl.methods.base import Method
+from cabafl.recording.events import Event
+from cabafl.rng import rng
 from cabafl.validation import unknown, validated
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything an engine needs for one run."""
+    """What a run on either clock is made of."""
 
     experiment: Experiment
+    method: Method
     task: Task
+    slots: int
+
+
+@dataclass(frozen=True)
+class SimulationParts(Parts):
+    """A simulation also has simulated devices and what goes wrong on them."""
+
     fleet: Fleet
     faults: Faults
-    slots: int
-    method: Method
-    parameters: Parameters
 
 
-def assemble(experiment: Experiment) -> Parts:
-    """Builds all parts; whatever does not fit together is a `UserError` before anything runs."""
-    method, parameters = make_method(experiment)
+def assemble(experiment: Experiment) -> SimulationParts:
+    """Builds all parts of a simulation; parts that do not fit together are a `UserError` before anything runs."""
+    method = make_method(experiment)
     dataset, partition = make_data(experiment)
     task = make_task(experiment, dataset, partition)
-    check_fit(experiment, parameters, task)
+    check_fit(method, task)
     slots = slots_for(experiment, len(partition), method)
     try:
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
         raise UserError(str(error)) from None
-    return Parts(experiment, task, fleet, make_faults(experiment, len(fleet)), slots, method, parameters)
+    return SimulationParts(experiment, method, task, slots, fleet, make_faults(experiment, len(fleet)))
+
+
+def assemble_server(experiment: Experiment, devices: int) -> Parts:
+    """Builds the parts of a server of ``devices`` real ones: its task has test samples only."""
+    method = make_method(experiment)
+    slots = slots_for(experiment, devices, method)
+    task = make_server_task(experiment)
+    check_fit(method, task)
+    return Parts(experiment, method, task, slots)
+
+
+def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None], seconds: float | None) -> EngineSetup:
+    """What the engine of a run needs; the run lasts ``seconds`` on its engine's clock (None: no limit)."""
+    run, training, model = parts.experiment.run, parts.experiment.training, parts.task.model
+    limits = Limits(
+        seconds=seconds,
+        max_dispatches=run.max_dispatches,
+        evaluate_every=run.evaluate_every,
+        evaluate_versions=run.evaluate_versions,
+        slot_timeout=run.slot_timeout,
+        max_staleness=run.max_staleness,
+    )
+    return EngineSetup(
+        method=parts.method,
+        executor=executor,
+        initial=model.save(),
+        emit=emit,
+        seed=parts.experiment.seed,
+        slots=parts.slots,
+        limits=limits,
+        trainable=model.layout.trainable,
+        epochs=training.epochs,
+        learning_rate=training.learning_rate,
+    )
+
+
+def announce(method: Method, warn: Callable[[str], None] | None) -> None:
+    """Warns about what devices have to reveal for this method."""
+    if warn is not None and method.needs().features == "labels":
+        warn("method.features = labels: every device tells the server how many samples of each class it has")
 
 
 def slots_for(experiment: Experiment, devices: int, method: Method) -> int:
@@ -60,19 +107,20 @@ def slots_for(experiment: Experiment, devices: int, method: Method) -> int:
     return slots
 
 
-def check_fit(experiment: Experiment, parameters: Parameters, task: Task) -> None:
-    """Whether network, privacy and method go together."""
-    if getattr(parameters, "features", "labels") != "labels":
+def check_fit(method: Method, task: Task) -> None:
+    """Raises `UserError` if network, privacy and method do not go together."""
+    needs = method.needs()
+    if needs.features not in (None, "labels"):
         find_layer(task.model.network, task.feature_layer)
-    if experiment.privacy.dp_clip is None:
+    if task.dp is None:
         return
-    if getattr(parameters, "stage_rule", None) == "loss":
+    if needs.training_loss:
         raise UserError("privacy.dp_noise: with it devices tell no training loss; accepted: another method.stage_rule")
     with per_sample_gradients(task.model.network):
-        pass  # what does not fit is told here, before anything runs
+        pass  # raises for layers it cannot handle
 
 
-def make_method(experiment: Experiment) -> tuple[Method, Parameters]:
+def make_method(experiment: Experiment) -> Method:
     """The method with its own keys checked."""
     name = experiment.method.name
     try:
@@ -81,8 +129,7 @@ def make_method(experiment: Experiment) -> tuple[Method, Parameters]:
         raise unknown("method.name", name, [*methods.NAMES, "my_module:MyMethod"]) from None
     except (ImportError, AttributeError, TypeError) as error:
         raise UserError(f"method.name = {name!r}: cannot be used: {error}") from None
-    parameters = validated(cls.Parameters, experiment.method.parameters, "method")
-    return cls(parameters), parameters
+    return cls(validated(cls.Parameters, experiment.method.parameters, "method"))
 
 
 def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
@@ -149,29 +196,19 @@ def _sample_users(train: Split, users: Partition, limit: int, seed: int) -> Spli
 
 
 def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) -> Task:
-    """The network, initialised from the seed, with the data and the local training."""
-    section = experiment.model
-    device = experiment.run.device
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"run.device = {device!r}: torch finds no such GPU; accepted here: cpu")
-    with seeded(seed64(experiment.seed, "initial weights")):
-        network = models.build(section.name, dataset.kind, dataset.input_shape, dataset.classes)
-    layer = section.feature_layer or models.default_feature_layer(section.name, network)
-    if section.feature_layer is not None:
-        find_layer(network, layer)
-    training, private = experiment.training, experiment.privacy
-    settings = LocalTraining(
-        epochs=training.epochs,
-        batch_size=training.batch_size,
-        learning_rate=training.learning_rate,
-        momentum=training.momentum,
-        weight_decay=training.weight_decay,
-        dp=None if private.dp_clip is None else DpSgd(private.dp_clip, private.dp_noise),
-    )
-    network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    model = FlatModel(network)
-    privacy = FeaturePrivacy(private.feature_clip, private.feature_noise)
-    return Task(dataset, partition, model, settings, experiment.seed, layer, device, privacy)
+    """The network with its data, on the processor of the experiment."""
+    processor = experiment.run.device
+    if processor.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"run.device = {processor!r}: torch finds no such GPU; accepted here: cpu")
+    return TaskSpec.of(experiment, dataset).build(dataset, partition, processor)
+
+
+def make_server_task(experiment: Experiment) -> Task:
+    """Network and test samples; the training samples are on the devices."""
+    dataset, _ = make_data(experiment)
+    nothing = dataset.train.select(torch.zeros(0, dtype=torch.int64))
+    nobody = Partition(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
+    return make_task(experiment, dataset.with_train(nothing), nobody)
 
 
 def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], model_bytes: int) -> Fleet:
@@ -184,9 +221,7 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
         return gaussian_fleet(
             sizes,
             experiment.seed,
-            mean=section.seconds_per_sample,
-            deviation=section.seconds_per_sample_deviation,
-            floor=section.seconds_per_sample_floor,
+            Speeds(section.seconds_per_sample, section.seconds_per_sample_deviation, section.seconds_per_sample_floor),
             link_seconds=link,
             latency=section.extra_latency,
             compute_watts=section.compute_watts,

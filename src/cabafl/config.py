@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from cabafl.errors import UserError
+from cabafl.toml import read_toml
 from cabafl.validation import validated
 
 DATASETS = Literal[
@@ -22,6 +23,8 @@ DATASETS = Literal[
     "npz",
     "synthetic",
 ]
+RENAMED = {("run", "evaluate_aggregations"): "evaluate_versions"}  # keys of 0.1
+EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")  # of [run]: they change no result
 TIERS = ("excellent", "high", "medium", "low", "critical")
 
 
@@ -238,8 +241,8 @@ class RunSection(Section):
     evaluate_every: float = Field(
         20.0, gt=0, allow_inf_nan=False, description="seconds between two evaluations, virtual or of real devices"
     )
-    evaluate_aggregations: int | None = Field(
-        None, ge=1, description="evaluate after every n-th aggregation instead of at fixed instants"
+    evaluate_versions: int | None = Field(
+        None, ge=1, description="evaluate every n-th published version instead of at fixed instants"
     )
     slot_timeout: float | None = Field(
         None, gt=0, description="give a job up after this many seconds, virtual or of real devices"
@@ -311,17 +314,16 @@ def load_experiment(file: Path | None = None, overrides: Iterable[str] = ()) -> 
     values = read_toml(file) if file else {}
     for text in overrides:
         apply_override(values, text)
-    return validated(Experiment, values)
+    return validated(Experiment, _renamed(values))
 
 
-def read_toml(file: Path, accepted: str = "an experiment file") -> dict[str, Any]:
-    """The tables of a TOML file; a file that cannot be read is a `UserError` that says what is ``accepted``."""
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror}); accepted: {accepted}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: not a TOML file: {error}") from None
+def _renamed(values: dict[str, Any]) -> dict[str, Any]:
+    """Keys of 0.1 under the name they have now; a key given in both forms is left for validation to refuse."""
+    for (section, old), new in RENAMED.items():
+        table = values.get(section)
+        if isinstance(table, dict) and old in table and new not in table:
+            values = values | {section: {new if key == old else key: value for key, value in table.items()}}
+    return values
 
 
 def apply_override(values: dict[str, Any], text: str) -> None:

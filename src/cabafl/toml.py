@@ -1,22 +1,34 @@
-"""Writes an experiment as TOML; the standard library only reads it."""
+"""Reads TOML files and writes experiments as TOML; the standard library only reads it."""
 
 import json
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from cabafl.config import Experiment
+from cabafl.errors import UserError
 
 
-def experiment_toml(experiment: Experiment, parameters: BaseModel, comments: bool = False) -> str:
+def read_toml(file: Path, accepted: str = "an experiment file") -> dict[str, Any]:
+    """The tables of a TOML file; a file that cannot be read is a `UserError` that says what is ``accepted``."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror}); accepted: {accepted}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: not a TOML file: {error}") from None
+
+
+def experiment_toml(experiment: BaseModel, parameters: BaseModel, comments: bool = False) -> str:
     """The complete file: every key of every section, the method's ``parameters`` included.
 
     Keys without a value are written as comments, since TOML has no null, or as "none" where the default is a value.
     With ``comments`` every key is explained.
     """
     lines = _keys(experiment, ["seed"], comments)
-    for name in Experiment.model_fields:
+    for name in type(experiment).model_fields:
         section = getattr(experiment, name)
         if not isinstance(section, BaseModel):
             continue

@@ -10,7 +10,7 @@ import pytest
 
 from cabafl.bench import bare, engine, memory, selection, simulator, toolkits
 from cabafl.bench.flute import Flute
-from cabafl.bench.report import Check, Section, Table, machine, write
+from cabafl.bench.report import BenchSection, BenchTable, Check, machine, write
 from cabafl.bench.startup import FirstDispatch
 from cabafl.bench.timing import Spread, in_turns, ratio
 from cabafl.bench.workload import pictures
@@ -44,8 +44,8 @@ def test_a_check_is_met_on_its_good_side_only() -> None:
 
 
 def test_report_files_hold_all_sections(tmp_path: Path) -> None:
-    section = Section(
-        "one", "One", [Table("t", ("a", "b"), [("1", "2")])], ["a note"], {"x": 1}, [Check("c", 2.0, 1.0)]
+    section = BenchSection(
+        "one", "One", [BenchTable("t", ("a", "b"), [("1", "2")])], ["a note"], {"x": 1}, [Check("c", 2.0, 1.0)]
     )
     write(tmp_path / "new", [section], machine())
     figures = json.loads((tmp_path / "new" / "bench.json").read_text())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cabafl.comparison import grid
-from cabafl.comparison.grid import Cell, make_grid
+from cabafl.comparison.grid import GridRun, make_grid
 from cabafl.comparison.variants import ablation_variants, method_variants
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
@@ -128,7 +128,7 @@ def test_cores_are_shared_out(
 ) -> None:
     given = []
 
-    def start(cell: Cell) -> None:
+    def start(cell: GridRun) -> None:
         given.append(cell.cores)
         cell.errors = tmp_path / "log"
         cell.process = subprocess.Popen([sys.executable, "-c", ""])

@@ -13,10 +13,11 @@ import numpy as np
 from flwr.app import Context, Message
 
 from cabafl.deployment import wire
-from cabafl.deployment.device import serve
-from cabafl.deployment.fleet import CA, PRIVATE_KEY, Device
-from cabafl.deployment.flower_internals import Link
-from cabafl.deployment.participant import Participant
+from cabafl.deployment.device.loop import serve
+from cabafl.deployment.device.participant import Participant
+from cabafl.deployment.flower.internals import Link
+from cabafl.deployment.folder.layout import CA, PRIVATE_KEY, Device
+from cabafl.deployment.messages import TrainingReply
 
 
 class OddDevice(Participant):
@@ -34,7 +35,7 @@ class OddDevice(Participant):
             time.sleep(1000)
         if self.how == "layout":
             weights = np.zeros(len(job.weights) + 1, dtype=np.float32)
-        return Message(content=wire.encode_reply(weights, 0.1, 1.0, None), reply_to=message)
+        return Message(content=wire.encode_reply(TrainingReply(weights, 0.1, 1.0, None)), reply_to=message)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,12 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 
-from cabafl.deployment import device, flower_internals, wire
-from cabafl.deployment.device import serve
-from cabafl.deployment.flower_internals import DeviceConnection, Link, Patience, Refused
+from cabafl.deployment import wire
+from cabafl.deployment.device import loop
+from cabafl.deployment.device.loop import serve
+from cabafl.deployment.flower import internals
+from cabafl.deployment.flower.internals import DeviceConnection, Link, Patience, Refused
+from cabafl.deployment.messages import TrainingJob
 from cabafl.errors import UserError
 from cabafl.methods.base import PLAIN
 
@@ -32,7 +35,7 @@ LINK = Link("127.0.0.1:1", insecure=True)
 
 
 def message(number: int, kind: str = wire.TRAIN) -> Message:
-    content = wire.encode_job(number, np.zeros(3, dtype=np.float32), PLAIN)
+    content = wire.encode_job(TrainingJob(number, np.zeros(3, dtype=np.float32), PLAIN))
     return make_message(Metadata(1, f"job-{number}", 1, 7, "", "", 1.8e9, 1e9, kind), content=content)
 
 
@@ -80,14 +83,14 @@ class Superlink:
 def run(
     monkeypatch: pytest.MonkeyPatch,
     messages: list[Message | Exception | None],
-    handler: device.Handler,
+    handler: loop.Handler,
     refusals: int = 0,
 ) -> Superlink:
     patience = Patience()
     superlink = Superlink(messages, patience)
     superlink.refusals = refusals
-    monkeypatch.setattr(device, "RETRY_CAP", 0.02)
-    monkeypatch.setattr(device, "DeviceConnection", lambda *_: cast(DeviceConnection, superlink))
+    monkeypatch.setattr(loop, "RETRY_CAP", 0.02)
+    monkeypatch.setattr(loop, "DeviceConnection", lambda *_: cast(DeviceConnection, superlink))
     serve(LINK, handler, poll=0.001, idle_poll=0.002, patience=patience, node_config={"partition-id": 3})
     assert superlink.closed
     return superlink
@@ -188,7 +191,7 @@ class HalfSent:
 
 def test_half_a_message_does_not_hold_a_device_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server was killed while it sent; the device gives it up, with an answer, and goes on."""
-    monkeypatch.setattr(flower_internals, "STALLED", 0.3)
+    monkeypatch.setattr(internals, "STALLED", 0.3)
     superlink = HalfSent(message(1))
     connection = DeviceConnection(LINK, None, 30.0, Patience())
     monkeypatch.setattr(connection, "client", superlink)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,18 @@ pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
 
 from safetensors.numpy import load_file
 
-from cabafl.assembly import make_method
+from cabafl.assembly import assemble_server, engine_setup
 from cabafl.config import load_experiment
-from cabafl.deployment.children import Child, Children, free_ports
-from cabafl.deployment.fleet import DEVICE, LOOPBACK, Fleet, FleetSettings
-from cabafl.deployment.inputs import Arrived, Gathered, Joined
-from cabafl.deployment.journal import Journal
-from cabafl.deployment.local import has_proxy
-from cabafl.deployment.pieces import environment, start_proxy, start_superlink
-from cabafl.deployment.provision import make_fleet
-from cabafl.deployment.service import server_task
-from cabafl.engine.core import Limits
+from cabafl.deployment.folder.layout import DEVICE, FleetFolder, FleetSettings
+from cabafl.deployment.folder.provision import make_fleet
+from cabafl.deployment.testbed.programs import environment, start_proxy, start_superlink
+from cabafl.deployment.testbed.testbed import has_proxy
+from cabafl.engine.inputs import Arrived, Gathered, Joined
+from cabafl.engine.journal import Journal
+from cabafl.engine.virtual import VirtualEngine
 from cabafl.execution.base import FeatureJob, Interrupt
+from cabafl.processes.children import LOOPBACK, Child, Children, free_ports
 from cabafl.recording.events import Event
-from cabafl.simulation.engine import Simulation
 from tests.scripted import ScriptedExecutor, timetable
 
 pytestmark = pytest.mark.deploy
@@ -57,7 +55,7 @@ class Bed:
 
     path: Path
     children: Children
-    fleet: Fleet
+    fleet: FleetFolder
     running: dict[str, Child] = field(default_factory=dict)
 
     def start(self, name: str, *command: str) -> Child:
@@ -214,7 +212,7 @@ def test_the_simulator_follows_a_deployed_run(
     events = bed.end(120)
     run = bed.path / "run"
     again = followed(run, events)
-    assert sum(event["event"] == "aggregation" for event in events) > 3
+    assert sum(event["event"] == "publish" for event in events) > 3
     assert decisions(again) == decisions(events)
     if method == "cabafl":
         assert sum(event["event"] == "collection" and event["step"] == "end" for event in events) > 1
@@ -222,8 +220,8 @@ def test_the_simulator_follows_a_deployed_run(
 
 def decisions(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the method decided, without the clock; jobs that came in after the end of either run do not matter."""
-    ordered = [event for event in events if event["event"] in ("dispatch", "aggregation")]
-    return [{key: value for key, value in event.items() if key not in ("t", "due")} for event in ordered]
+    ordered = [event for event in events if event["event"] in ("dispatch", "publish")]
+    return [{key: value for key, value in event.items() if key not in ("time", "due")} for event in ordered]
 
 
 def followed(run: Path, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -233,7 +231,7 @@ def followed(run: Path, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     arrived = {given.job: given for given in inputs if isinstance(given, Arrived)}
     gathered = [given for given in inputs if isinstance(given, Gathered)]
     sizes = [given.samples for given in sorted((i for i in inputs if isinstance(i, Joined)), key=lambda i: i.device)]
-    exact = {id(given): round(given.t * 1024) / 1024 + number / 2**20 for number, given in enumerate(inputs)}
+    exact = {id(given): round(given.time * 1024) / 1024 + number / 2**20 for number, given in enumerate(inputs)}
     zero = exact[id(gathered[0])] if gathered else 0.0  # the first collection of a simulation takes no time
     times: dict[int, list[float]] = {device: [] for device in range(len(sizes))}
     waits: list[float] = []
@@ -253,20 +251,11 @@ def followed(run: Path, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     later = iter(waits[1:])
     object.__setattr__(devices, "collection_seconds", lambda: np.full(len(sizes), next(later)))
     made: list[Event] = []
-    task = server_task(experiment)
-    engine = Simulation(
-        make_method(experiment)[0],
-        devices,
-        Recorded({job: given.weights for job, given in arrived.items()}, [given.rows for given in gathered]),
-        task.model.save(),
-        seed=experiment.seed,
-        slots=experiment.slots(len(sizes)),
-        limits=Limits(seconds=max(exact.values()) - zero, evaluate_every=1e6),
-        parameters=task.model.layout.parameters,
-        epochs=experiment.training.epochs,
-        learning_rate=experiment.training.learning_rate,
-        emit=made.append,
-    )
+    executor = Recorded({job: given.weights for job, given in arrived.items()}, [given.rows for given in gathered])
+    parts = assemble_server(experiment, len(sizes))
+    setup = engine_setup(parts, executor, made.append, max(exact.values()) - zero)
+    setup = replace(setup, limits=replace(setup.limits, evaluate_every=1e6))
+    engine = VirtualEngine(setup, devices)
     engine.run()
     return [json.loads(event.line()) for event in made]
 

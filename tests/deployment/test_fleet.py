@@ -18,12 +18,13 @@ from flwr.app import Message, RecordDict
 
 from cabafl.bench.deploy import superlink_command
 from cabafl.deployment import wire
-from cabafl.deployment.children import answers as listens
-from cabafl.deployment.children import free_ports
-from cabafl.deployment.flower_internals import Link, RunLost
-from cabafl.deployment.grid import FleetGrid, open_grid, reopen_grid
-from cabafl.deployment.pieces import environment
+from cabafl.deployment.flower.grid import FleetGrid, open_grid, reopen_grid
+from cabafl.deployment.flower.internals import Link, RunLost
+from cabafl.deployment.messages import TrainingJob
+from cabafl.deployment.testbed.programs import environment
 from cabafl.methods.base import PLAIN
+from cabafl.processes.children import answers as listens
+from cabafl.processes.children import free_ports
 
 pytestmark = pytest.mark.deploy
 
@@ -81,7 +82,7 @@ def ask(grid: FleetGrid, node: int, content: RecordDict, kind: str = wire.TRAIN,
 
 
 def job(number: int, value: float = 0.0) -> RecordDict:
-    return wire.encode_job(number, np.full(1000, value, dtype=np.float32), PLAIN)
+    return wire.encode_job(TrainingJob(number, np.full(1000, value, dtype=np.float32), PLAIN))
 
 
 def answers(grid: FleetGrid, ids: list[str]) -> list[Message]:

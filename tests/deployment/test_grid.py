@@ -18,8 +18,9 @@ from flwr.common.serde import message_to_proto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from cabafl.deployment import wire
-from cabafl.deployment.flower_internals import Arrival, Patience, Refused, RunConnection, Stopped, UploadLost
-from cabafl.deployment.grid import GRACE, FleetGrid
+from cabafl.deployment.flower.grid import GRACE, FleetGrid
+from cabafl.deployment.flower.internals import Arrival, Halted, Patience, Refused, RunConnection, UploadLost
+from cabafl.deployment.messages import TrainingReply
 from cabafl.errors import UserError
 
 MAX_BYTES = 10_000
@@ -92,7 +93,7 @@ def grid(superlink: Superlink, patience: Patience) -> Iterator[FleetGrid]:
 
 
 def answer(reply_to: str = "job-1", length: int = 4) -> Message:
-    content = wire.encode_reply(np.arange(length, dtype=np.float32), 9.0, 1.0, None)
+    content = wire.encode_reply(TrainingReply(np.arange(length, dtype=np.float32), 9.0, 1.0, None))
     return make_message(metadata(reply_to), content=content)
 
 
@@ -184,7 +185,7 @@ def test_nothing_is_asked_right_after_an_outage(
     superlink: Superlink, patience: Patience, grid: FleetGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("cabafl.deployment.grid.time.monotonic", lambda: now)
+    monkeypatch.setattr("cabafl.deployment.flower.grid.time.monotonic", lambda: now)
     patience.outage_ended = 999.0
     superlink.put(answer())
     assert grid.pull_messages(["job-1"]) == []
@@ -222,5 +223,5 @@ def test_refusals_are_not_repeated(patience: Patience) -> None:
 
 def test_stop_ends_the_waiting(patience: Patience) -> None:
     threading.Timer(0.2, patience.stop.set).start()
-    with pytest.raises(Stopped):
+    with pytest.raises(Halted):
         patience.invoke(raising, httpx.ConnectError("refused"))

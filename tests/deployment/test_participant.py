@@ -12,13 +12,14 @@ pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
 from flwr.app import Context, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 
-from cabafl.assembly import assemble
+from cabafl.assembly import assemble, make_server_task
 from cabafl.config import load_experiment
 from cabafl.deployment import wire
-from cabafl.deployment.fleet import Device
+from cabafl.deployment.device.participant import Participant
+from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
-from cabafl.deployment.participant import Participant
-from cabafl.deployment.service import feature_width, for_devices, server_task
+from cabafl.deployment.messages import FeatureQuery, TrainingJob
+from cabafl.deployment.server.serve import for_devices
 from cabafl.errors import UserError
 from cabafl.methods.base import FeatureKind, Objective
 
@@ -33,7 +34,7 @@ def message(kind: str, content: RecordDict) -> Message:
 
 def joined(tmp_path: Path, *settings: str, **more: Any) -> tuple[Participant, Greeting]:
     experiment = for_devices(load_experiment(None, [*SETTINGS, *settings]), DEVICES)
-    greeting = Greeting.of(experiment, server_task(experiment), DEVICES)
+    greeting = Greeting.of(experiment, make_server_task(experiment), DEVICES)
     device = Participant(Device(tmp_path, "server:1", WHO, WHO, **more))
     hello = device(message(wire.HELLO, wire.encode_greeting(greeting.text())), CONTEXT)
     device.samples, fresh = wire.decode_hello(hello.content)  # type: ignore[attr-defined]
@@ -46,9 +47,9 @@ def test_a_job_gives_the_bits_of_the_simulator(tmp_path: Path) -> None:
     parts = assemble(load_experiment(None, [*SETTINGS, f"data.devices={DEVICES}", "fleet.slots=1"]))
     weights = parts.task.model.save()
     how = Objective(epochs=1, lr_scale=0.5, prox=0.1, report_loss=True)
-    reply = device(message(wire.TRAIN, wire.encode_job(17, weights, how)), CONTEXT)
+    reply = device(message(wire.TRAIN, wire.encode_job(TrainingJob(17, weights, how))), CONTEXT)
     found = wire.decode_reply(reply.content, greeting.weights)
-    expected = parts.task.train(17, WHO, weights, 1, 0.5, 0.1, True)
+    expected = parts.task.train(17, WHO, weights, how)
     assert np.array_equal(found.weights, expected.weights)
     assert found.loss == expected.loss
     assert found.seconds > 0
@@ -60,8 +61,8 @@ def test_features_are_those_of_the_simulator(tmp_path: Path, kind: FeatureKind) 
     device, _ = joined(tmp_path)
     parts = assemble(load_experiment(None, [*SETTINGS, f"data.devices={DEVICES}", "fleet.slots=1"]))
     weights = parts.task.model.save()
-    reply = device(message(wire.FEATURES, wire.encode_feature_query(weights, kind)), CONTEXT)
-    width = feature_width(server_task(for_devices(load_experiment(None, SETTINGS), DEVICES)), kind)
+    reply = device(message(wire.FEATURES, wire.encode_feature_query(FeatureQuery(weights, kind))), CONTEXT)
+    width = make_server_task(for_devices(load_experiment(None, SETTINGS), DEVICES)).feature_width(kind)
     assert np.array_equal(wire.decode_features(reply.content, width), parts.task.features(weights, kind, [WHO])[0])
 
 
@@ -71,8 +72,8 @@ def test_all_that_leaves_a_device(tmp_path: Path) -> None:
     weights = np.zeros(greeting.weights, dtype=np.float32)
     hello = device(message(wire.HELLO, wire.encode_greeting(greeting.text())), CONTEXT)
     assert wire.decode_hello(hello.content)[1] is False, "the same process, greeted again"
-    trained = device(message(wire.TRAIN, wire.encode_job(1, weights, Objective())), CONTEXT)
-    features = device(message(wire.FEATURES, wire.encode_feature_query(weights, "activations")), CONTEXT)
+    trained = device(message(wire.TRAIN, wire.encode_job(TrainingJob(1, weights, Objective()))), CONTEXT)
+    features = device(message(wire.FEATURES, wire.encode_feature_query(FeatureQuery(weights, "activations"))), CONTEXT)
     found = [{name: sorted(record) for name, record in reply.content.items()} for reply in (hello, trained, features)]
     assert found == [
         {"values": ["fresh", "samples"]},
@@ -83,7 +84,7 @@ def test_all_that_leaves_a_device(tmp_path: Path) -> None:
 
 def test_noise_on_features_cannot_be_repeated(tmp_path: Path) -> None:
     device, greeting = joined(tmp_path, "privacy.feature_clip=1.0", "privacy.feature_noise=0.5")
-    query = wire.encode_feature_query(np.zeros(greeting.weights, dtype=np.float32), "labels")
+    query = wire.encode_feature_query(FeatureQuery(np.zeros(greeting.weights, dtype=np.float32), "labels"))
     one, other = (wire.decode_features(device(message(wire.FEATURES, query), CONTEXT).content, 10) for _ in range(2))
     assert not np.array_equal(one, other)
 
@@ -97,7 +98,7 @@ def test_a_device_runs_no_code_the_server_names(tmp_path: Path) -> None:
 
 def test_a_device_reads_no_file_the_server_names(tmp_path: Path) -> None:
     experiment = for_devices(load_experiment(None, [*SETTINGS, "data.root=/somewhere"]), DEVICES)
-    task = server_task(for_devices(load_experiment(None, SETTINGS), DEVICES))
+    task = make_server_task(for_devices(load_experiment(None, SETTINGS), DEVICES))
     assert Greeting.of(experiment, task, DEVICES).data.root is None
     device, greeting = joined(tmp_path)
     named = greeting.model_copy(update={"data": greeting.data.model_copy(update={"root": "/etc", "test_limit": 7})})
@@ -106,7 +107,7 @@ def test_a_device_reads_no_file_the_server_names(tmp_path: Path) -> None:
 
 def test_a_job_before_the_greeting_is_refused(tmp_path: Path) -> None:
     device = Participant(Device(tmp_path, "server:1", WHO, WHO))
-    job = wire.encode_job(1, np.zeros(4, dtype=np.float32), Objective())
+    job = wire.encode_job(TrainingJob(1, np.zeros(4, dtype=np.float32), Objective()))
     with pytest.raises(UserError, match="before a greeting"):
         device(message(wire.TRAIN, job), CONTEXT)
 
@@ -141,7 +142,7 @@ def test_data_of_the_users_own(tmp_path: Path) -> None:
     device, greeting = joined(tmp_path, data=f"{__name__}:own_samples")
     assert device.samples == 4  # type: ignore[attr-defined]
     weights = np.zeros(greeting.weights, dtype=np.float32)
-    row = device(message(wire.FEATURES, wire.encode_feature_query(weights, "labels")), CONTEXT)
+    row = device(message(wire.FEATURES, wire.encode_feature_query(FeatureQuery(weights, "labels"))), CONTEXT)
     assert wire.decode_features(row.content, 10).tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 1]
 
 
@@ -168,7 +169,7 @@ def test_a_place_beyond_the_partition_is_refused(tmp_path: Path) -> None:
 
 def test_a_pace_makes_a_fast_machine_slow(tmp_path: Path) -> None:
     device, greeting = joined(tmp_path, pace=0.5)
-    job = wire.encode_job(1, np.zeros(greeting.weights, dtype=np.float32), Objective(epochs=1))
+    job = wire.encode_job(TrainingJob(1, np.zeros(greeting.weights, dtype=np.float32), Objective(epochs=1)))
     found = wire.decode_reply(device(message(wire.TRAIN, job), CONTEXT).content, greeting.weights)
     assert found.seconds >= 0.5
     assert found.joules >= 5.0

@@ -19,9 +19,9 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'cabafl[deploy]'")
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from cabafl.deployment.fleet import Device, Fleet, FleetSettings
-from cabafl.deployment.flower_version import require_flower
-from cabafl.deployment.provision import CALLS, add_devices, make_fleet
+from cabafl.deployment.flower.version import require_flower
+from cabafl.deployment.folder.layout import Device, FleetFolder, FleetSettings
+from cabafl.deployment.folder.provision import CALLS, add_devices, make_fleet
 from cabafl.errors import UserError
 from cabafl.validation import validated
 
@@ -29,7 +29,7 @@ SETTINGS = FleetSettings(name=("server.example.org", "backup.example.org"), ip=(
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetFolder:
     return make_fleet(tmp_path_factory.mktemp("made") / "fleet", SETTINGS, 2)
 
 
@@ -44,14 +44,14 @@ def certificate(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-def test_private_keys_are_the_owners_alone(fleet: Fleet) -> None:
+def test_private_keys_are_the_owners_alone(fleet: FleetFolder) -> None:
     keys = list(fleet.path.rglob("*.key"))
     assert len(keys) == 4
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in (fleet.path, fleet.state)} == {0o700}
 
 
-def test_the_server_is_named_as_asked_and_on_loopback(fleet: Fleet) -> None:
+def test_the_server_is_named_as_asked_and_on_loopback(fleet: FleetFolder) -> None:
     extensions = certificate(fleet.path / "server.crt").extensions
     names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["server.example.org", "backup.example.org", "localhost"]
@@ -61,7 +61,7 @@ def test_the_server_is_named_as_asked_and_on_loopback(fleet: Fleet) -> None:
     assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
-def test_the_certificate_is_signed_by_the_authority_which_signs_nothing_further(fleet: Fleet) -> None:
+def test_the_certificate_is_signed_by_the_authority_which_signs_nothing_further(fleet: FleetFolder) -> None:
     authority = certificate(fleet.path / "ca.crt")
     certificate(fleet.path / "server.crt").verify_directly_issued_by(authority)
     constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints)
@@ -70,7 +70,9 @@ def test_the_certificate_is_signed_by_the_authority_which_signs_nothing_further(
 
 
 @pytest.mark.parametrize(("name", "accepted"), [("server.example.org", True), ("127.0.0.1", True), ("evil.org", False)])
-def test_a_strict_client_accepts_the_certificate_under_its_names_only(fleet: Fleet, name: str, accepted: bool) -> None:
+def test_a_strict_client_accepts_the_certificate_under_its_names_only(
+    fleet: FleetFolder, name: str, accepted: bool
+) -> None:
     client = ssl.create_default_context(cafile=fleet.path / "ca.crt")
     client.verify_flags |= ssl.VERIFY_X509_STRICT
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -92,7 +94,7 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> bool
     return ends[0].version() in ("TLSv1.2", "TLSv1.3")
 
 
-def test_a_device_folder_is_complete_in_itself(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_device_folder_is_complete_in_itself(fleet: FleetFolder, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(fleet.path / "devices" / "001", tmp_path / "device"))
     assert Device.load(moved) == Device(moved, "server.example.org:9092", 1, 1)
     private: Any = load_ssh_private_key((moved / "device.key").read_bytes(), None)
@@ -101,14 +103,14 @@ def test_a_device_folder_is_complete_in_itself(fleet: Fleet, tmp_path: Path) -> 
     assert (moved / "ca.crt").read_bytes() == (fleet.path / "ca.crt").read_bytes()
 
 
-def test_a_fleet_reads_back_as_made(fleet: Fleet) -> None:
-    again = Fleet.load(fleet.path)
+def test_a_fleet_reads_back_as_made(fleet: FleetFolder) -> None:
+    again = FleetFolder.load(fleet.path)
     assert again.settings == SETTINGS
     assert [device.id for device in again.devices()] == [0, 1]
     assert FleetSettings(ip=("2001:db8::7",)).address == "[2001:db8::7]:9092"
 
 
-def test_nothing_is_left_to_fill_in(fleet: Fleet) -> None:
+def test_nothing_is_left_to_fill_in(fleet: FleetFolder) -> None:
     texts = [path for path in fleet.path.rglob("*") if path.is_file() and path.suffix not in (".key", ".pub")]
     assert [path for path in texts if re.search(r"@\w+@", path.read_text(encoding="utf-8"))] == []
 
@@ -128,7 +130,7 @@ def test_a_folder_that_could_not_be_completed_does_not_exist(tmp_path: Path, mon
         raise OSError(28, "No space left on device")
 
     fleet = make_fleet(tmp_path / "other", SETTINGS, 1)
-    monkeypatch.setattr("cabafl.deployment.provision.make_device_key", broken)
+    monkeypatch.setattr("cabafl.deployment.folder.provision.make_device_key", broken)
     with pytest.raises(UserError, match="No space left on device"):
         make_fleet(tmp_path / "fleet", SETTINGS, 1)
     with pytest.raises(UserError, match="No space left on device"):
@@ -152,7 +154,7 @@ def test_names_are_asked_for_on_a_terminal(tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, stdin=theirs, capture_output=True, timeout=60, check=True)
     for end in (ours, theirs):
         os.close(end)
-    settings = Fleet.load(tmp_path / "fleet").settings
+    settings = FleetFolder.load(tmp_path / "fleet").settings
     assert (settings.name, settings.ip) == (("server.example.org",), ("192.0.2.7",))
 
 
@@ -202,7 +204,7 @@ def test_settings_have_no_unknown_keys() -> None:
 
 
 def test_another_flower_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cabafl.deployment.flower_version.version", lambda name: "1.42.0")
+    monkeypatch.setattr("cabafl.deployment.flower.version.version", lambda name: "1.42.0")
     with pytest.raises(UserError, match=r"^flwr = 1.42.0: accepted: 1.41.\*, by pip install 'cabafl\[deploy\]'$"):
         require_flower()
 

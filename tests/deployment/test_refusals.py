@@ -20,25 +20,25 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'cabafl[deploy]'")
 if shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))) is None:
     pytest.skip("needs nginx (Debian: apt-get install nginx-light)", allow_module_level=True)
 
-from cabafl.deployment.admission import admit, registered
-from cabafl.deployment.children import Child, Children, answers, free_ports
-from cabafl.deployment.fleet import CA, LOOPBACK, PRIVATE_KEY, Device, Fleet, FleetSettings
-from cabafl.deployment.pieces import environment, start_proxy, start_superlink
-from cabafl.deployment.provision import add_devices, make_fleet
+from cabafl.deployment.flower.admission import admit, registered
+from cabafl.deployment.folder.layout import CA, PRIVATE_KEY, Device, FleetFolder, FleetSettings
+from cabafl.deployment.folder.provision import add_devices, make_fleet
+from cabafl.deployment.testbed.programs import environment, start_proxy, start_superlink
 from cabafl.errors import RunStopped, UserError
+from cabafl.processes.children import LOOPBACK, Child, Children, answers, free_ports
 
 MIB = 1 << 20
 REFUSED = 30.0  # seconds within which a SuperNode has to give up
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetFolder:
     """Two devices."""
     return local_fleet(tmp_path_factory.mktemp("fleet") / "fleet", 2)
 
 
 @pytest.fixture(scope="module")
-def children(fleet: Fleet) -> Iterator[Children]:
+def children(fleet: FleetFolder) -> Iterator[Children]:
     """SuperLink and public port are up, the two devices admitted."""
     with Children(fleet.state / "logs") as started:
         start_superlink(started, fleet)
@@ -47,7 +47,7 @@ def children(fleet: Fleet) -> Iterator[Children]:
         yield started
 
 
-def local_fleet(path: Path, devices: int) -> Fleet:
+def local_fleet(path: Path, devices: int) -> FleetFolder:
     port, superlink_port = free_ports(2)
     settings = FleetSettings(name=("localhost",), port=port, listen="127.0.0.1", superlink_port=superlink_port)
     return make_fleet(path, settings, devices)
@@ -83,11 +83,11 @@ def ended(child: Child) -> str:
     return child.output()
 
 
-def online(fleet: Fleet) -> int:
+def online(fleet: FleetFolder) -> int:
     return sum(node.status == "online" for node in registered(fleet))
 
 
-def ask(fleet: Fleet, method: str, path: str, body: bytes = b"", port: int | None = None) -> int:
+def ask(fleet: FleetFolder, method: str, path: str, body: bytes = b"", port: int | None = None) -> int:
     """The status a client with the right certificate authority gets."""
     tls = ssl.create_default_context(cafile=fleet.path / "ca.crt")
     connection = http.client.HTTPSConnection("localhost", port or fleet.settings.port, context=tls, timeout=20)
@@ -98,13 +98,15 @@ def ask(fleet: Fleet, method: str, path: str, body: bytes = b"", port: int | Non
         connection.close()
 
 
-def test_nginx_accepts_its_configuration(fleet: Fleet) -> None:
+def test_nginx_accepts_its_configuration(fleet: FleetFolder) -> None:
     check = subprocess.run([fleet.path / "proxy.sh", "-t"], capture_output=True, text=True, check=False)
     assert check.returncode == 0, check.stderr
     assert "warn" not in check.stderr
 
 
-def test_a_device_of_the_fleet_is_accepted_and_leaves_again(children: Children, fleet: Fleet, tmp_path: Path) -> None:
+def test_a_device_of_the_fleet_is_accepted_and_leaves_again(
+    children: Children, fleet: FleetFolder, tmp_path: Path
+) -> None:
     child = supernode(children, fleet.devices()[0], tmp_path)
     until(lambda: online(fleet) == 1)
     assert child.process.poll() is None
@@ -113,7 +115,7 @@ def test_a_device_of_the_fleet_is_accepted_and_leaves_again(children: Children, 
     until(lambda: online(fleet) == 0)
 
 
-def test_a_device_without_a_key_is_refused(children: Children, fleet: Fleet, tmp_path: Path) -> None:
+def test_a_device_without_a_key_is_refused(children: Children, fleet: FleetFolder, tmp_path: Path) -> None:
     device = fleet.devices()[0]
     command = supernode_command(device)
     place = command.index("--auth-supernode-private-key")
@@ -123,7 +125,7 @@ def test_a_device_without_a_key_is_refused(children: Children, fleet: Fleet, tmp
     assert online(fleet) == 0
 
 
-def test_a_key_nobody_registered_is_refused(children: Children, fleet: Fleet, tmp_path: Path) -> None:
+def test_a_key_nobody_registered_is_refused(children: Children, fleet: FleetFolder, tmp_path: Path) -> None:
     stranger = local_fleet(tmp_path / "other", 1).devices()[0]
     shutil.copyfile(fleet.path / "ca.crt", stranger.folder / "ca.crt")
     said = ended(supernode(children, replace(stranger, server=fleet.settings.address, id=7), tmp_path))
@@ -131,7 +133,9 @@ def test_a_key_nobody_registered_is_refused(children: Children, fleet: Fleet, tm
     assert online(fleet) == 0
 
 
-def test_a_server_signed_by_another_authority_is_refused(children: Children, fleet: Fleet, tmp_path: Path) -> None:
+def test_a_server_signed_by_another_authority_is_refused(
+    children: Children, fleet: FleetFolder, tmp_path: Path
+) -> None:
     device = replace(fleet.devices()[1], folder=tmp_path / "device", id=8)
     shutil.copytree(fleet.path / "devices" / "001", device.folder)
     shutil.copyfile(local_fleet(tmp_path / "other", 1).path / "ca.crt", device.folder / "ca.crt")
@@ -140,7 +144,7 @@ def test_a_server_signed_by_another_authority_is_refused(children: Children, fle
 
 
 @pytest.mark.usefixtures("children")
-def test_plain_http_is_refused(fleet: Fleet) -> None:
+def test_plain_http_is_refused(fleet: FleetFolder) -> None:
     connection = http.client.HTTPConnection("localhost", fleet.settings.port, timeout=20)
     connection.request("POST", "/v1/fleet/pull-messages")
     answer = connection.getresponse()
@@ -170,49 +174,49 @@ def test_plain_http_is_refused(fleet: Fleet) -> None:
         ("GET", "/"),
     ],
 )
-def test_nothing_but_the_calls_of_a_device_passes(method: str, path: str, fleet: Fleet) -> None:
+def test_nothing_but_the_calls_of_a_device_passes(method: str, path: str, fleet: FleetFolder) -> None:
     assert ask(fleet, method, path) == 403
 
 
 @pytest.mark.usefixtures("children")
 @pytest.mark.parametrize("call", ["register-node", "unregister-node"])
-def test_nobody_admits_himself(call: str, fleet: Fleet) -> None:
+def test_nobody_admits_himself(call: str, fleet: FleetFolder) -> None:
     assert ask(fleet, "POST", f"/v1/fleet/{call}") == 412
 
 
 @pytest.mark.usefixtures("children")
-def test_it_is_the_proxy_that_refuses_control_calls(fleet: Fleet) -> None:
+def test_it_is_the_proxy_that_refuses_control_calls(fleet: FleetFolder) -> None:
     """The SuperLink itself answers them to anybody."""
     assert ask(fleet, "POST", "/v1/control/list-nodes", port=fleet.settings.superlink_port) == 200
 
 
 @pytest.mark.usefixtures("children")
 @pytest.mark.parametrize("path", ["/v1/fleet/pull-messages", "/v1/control/../fleet/pull-messages"])
-def test_calls_of_a_device_need_its_signature(path: str, fleet: Fleet) -> None:
+def test_calls_of_a_device_need_its_signature(path: str, fleet: FleetFolder) -> None:
     assert ask(fleet, "POST", path) == 401
 
 
 @pytest.mark.usefixtures("children")
-def test_an_upload_of_the_size_flower_sends_passes_the_proxy(fleet: Fleet) -> None:
+def test_an_upload_of_the_size_flower_sends_passes_the_proxy(fleet: FleetFolder) -> None:
     """It is the SuperLink that refuses it, for want of a signature, or of sense."""
     assert ask(fleet, "POST", "/v1/fleet/push-object", bytes(6 * MIB)) in (400, 401)
 
 
 @pytest.mark.usefixtures("children")
-def test_an_announced_oversized_upload_is_refused_by_the_proxy_unread(fleet: Fleet) -> None:
+def test_an_announced_oversized_upload_is_refused_by_the_proxy_unread(fleet: FleetFolder) -> None:
     with sending(fleet, f"Content-Length: {9 * MIB}") as connection:
         assert connection.recv(12) == b"HTTP/1.1 413"
 
 
 @pytest.mark.usefixtures("children")
-def test_an_oversized_upload_of_unknown_length_is_refused_by_the_proxy(fleet: Fleet) -> None:
+def test_an_oversized_upload_of_unknown_length_is_refused_by_the_proxy(fleet: FleetFolder) -> None:
     with sending(fleet, "Transfer-Encoding: chunked") as connection:
         for _ in range(9):
             connection.sendall(b"%x\r\n%b\r\n" % (MIB, bytes(MIB)))
         assert connection.recv(12) == b"HTTP/1.1 413"
 
 
-def sending(fleet: Fleet, header: str) -> ssl.SSLSocket:
+def sending(fleet: FleetFolder, header: str) -> ssl.SSLSocket:
     """A connection on which an upload has begun."""
     tls = ssl.create_default_context(cafile=fleet.path / "ca.crt")
     plain = socket.create_connection(("127.0.0.1", fleet.settings.port), 20)
@@ -221,7 +225,7 @@ def sending(fleet: Fleet, header: str) -> ssl.SSLSocket:
     return connection
 
 
-def test_exactly_the_devices_of_the_folder_are_admitted(children: Children, fleet: Fleet, tmp_path: Path) -> None:
+def test_exactly_the_devices_of_the_folder_are_admitted(children: Children, fleet: FleetFolder, tmp_path: Path) -> None:
     before = admit(fleet)
     extra = add_devices(fleet, 1)[0]
     after = admit(fleet)
@@ -282,9 +286,9 @@ def test_the_public_port_closes_when_its_parent_is_killed(tmp_path: Path) -> Non
     fleet = local_fleet(tmp_path / "fleet", 1)
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from cabafl.deployment.children import Children\nfrom cabafl.deployment.fleet import Fleet\n"
-        "from cabafl.deployment.pieces import start_proxy\n"
-        "start_proxy(Children(Path(sys.argv[2])), Fleet.load(Path(sys.argv[1])))\nprint('up', flush=True)\n"
+        "from cabafl.processes.children import Children\nfrom cabafl.deployment.folder.layout import FleetFolder\n"
+        "from cabafl.deployment.testbed.programs import start_proxy\n"
+        "start_proxy(Children(Path(sys.argv[2])), FleetFolder.load(Path(sys.argv[1])))\nprint('up', flush=True)\n"
         "time.sleep(60)\n"
     )
     words = [sys.executable, "-c", program, str(fleet.path), str(tmp_path / "logs")]

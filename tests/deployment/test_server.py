@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cabafl.deployment.carrier import Answer, Hello, Result, Row, Trouble
-from cabafl.deployment.journal import Journal
-from cabafl.deployment.server import Server
+from cabafl.deployment.messages import Answer, FeatureReply, Hello, TrainingReply, Trouble
+from cabafl.deployment.server.dispatcher import Dispatcher
+from cabafl.engine.journal import Journal
 from cabafl.methods.base import FeatureKind, Job, Weights
 from cabafl.recording.events import Event, Lost, Uploaded
 from cabafl.rng import rng
-from tests.deployment.test_engine import DEVICES, FEATURES, SIZES, deployment, trained
+from tests.engine.test_wall import DEVICES, FEATURES, SIZES, deployment, trained
 
 NODES = {100 + device: device for device in range(DEVICES)}
 
@@ -52,13 +52,13 @@ class Network:
     def send(self, node: int, job: Job) -> str:
         self.sent.append((node, job))
         device = NODES[node]
-        content = Result(trained(job.number, job.weights), 1.0, 2.0, None)
+        content = TrainingReply(trained(job.number, job.weights), 1.0, 2.0, None)
         if device in self.bad:
             content = self.bad[device]
         return self.post(node, float(self.draw.uniform(0.5, 4.0)), content)
 
     def ask(self, node: int, weights: Weights, kind: FeatureKind) -> str:
-        return self.post(node, 0.3, Row(FEATURES[NODES[node]]))
+        return self.post(node, 0.3, FeatureReply(FEATURES[NODES[node]]))
 
     def receive(self, messages: Collection[str]) -> list[Answer]:
         found = []
@@ -76,10 +76,12 @@ class Network:
         return found
 
 
-def serve(network: Network, folder: Path, name: str = "fedasync", enough: int = DEVICES) -> tuple[Server, list[Event]]:
+def serve(
+    network: Network, folder: Path, name: str = "fedasync", enough: int = DEVICES
+) -> tuple[Dispatcher, list[Event]]:
     events: list[Event] = []
     journal = Journal(folder)
-    server = Server(
+    server = Dispatcher(
         deployment(name, events.append),
         network,
         journal,
@@ -92,12 +94,12 @@ def serve(network: Network, folder: Path, name: str = "fedasync", enough: int = 
         now = 0.0
         for given_input in journal.inputs():
             server.replay(given_input)
-            now = given_input.t
+            now = given_input.time
         server.resume(now)
     return server, events
 
 
-def run(server: Server, network: Network, until: float) -> None:
+def run(server: Dispatcher, network: Network, until: float) -> None:
     while network.now < until:
         server.step()
         network.now += 0.05
@@ -140,10 +142,10 @@ def test_what_devices_do_wrong_is_lost_and_the_run_goes_on(tmp_path: Path) -> No
     network.bad = {
         0: Trouble("crash", "SIGKILL"),
         1: None,  # never answers
-        2: Result(np.full(4, np.nan, dtype=np.float32), 1.0, 2.0, None),
-        3: Result(np.zeros(5, dtype=np.float32), 1.0, 2.0, None),
+        2: TrainingReply(np.full(4, np.nan, dtype=np.float32), 1.0, 2.0, None),
+        3: TrainingReply(np.zeros(5, dtype=np.float32), 1.0, 2.0, None),
         4: Trouble("rejected", "not an array"),
-        5: Row(FEATURES[0]),
+        5: FeatureReply(FEATURES[0]),
     }
     server, events = serve(network, tmp_path, enough=DEVICES - 1)
     server.engine.limits = type(server.engine.limits)(seconds=60.0, evaluate_every=7.0, slot_timeout=6.0)
@@ -222,7 +224,7 @@ def test_a_device_that_joins_during_the_first_collection_waits_for_its_end(tmp_p
     network = Network(3)
     network.online = set(NODES) - {107}
     server, events = serve(network, tmp_path, "cabafl", enough=DEVICES - 1)
-    network.ask = lambda node, weights, kind: network.post(node, 8.0, Row(FEATURES[NODES[node]]))  # type: ignore[method-assign]
+    network.ask = lambda node, weights, kind: network.post(node, 8.0, FeatureReply(FEATURES[NODES[node]]))  # type: ignore[method-assign]
     run(server, network, 2.0)
     network.online.add(107)
     run(server, network, 30.0)
@@ -233,20 +235,20 @@ def test_a_device_that_joins_during_the_first_collection_waits_for_its_end(tmp_p
 def test_a_device_shut_out_during_a_collection(tmp_path: Path) -> None:
     network = Network(3)
     server, events = serve(network, tmp_path, "cabafl")
-    network.ask = lambda node, weights, kind: network.post(node, 5.0, Row(FEATURES[NODES[node]]))  # type: ignore[method-assign]
+    network.ask = lambda node, weights, kind: network.post(node, 5.0, FeatureReply(FEATURES[NODES[node]]))  # type: ignore[method-assign]
     run(server, network, 1.0)
     assert server.engine.question is not None
     server.journal.close()
     remaining = {node: device for node, device in NODES.items() if device != 2}
     journal = Journal(tmp_path)
     engine = deployment("cabafl", events.append)
-    server = Server(
+    server = Dispatcher(
         engine, network, journal, remaining, enough=DEVICES, clock=lambda: network.now, warn=lambda text: None
     )
     now = 0.0
     for given_input in journal.inputs():
         server.replay(given_input)
-        now = given_input.t
+        now = given_input.time
     server.resume(now)
     run(server, network, 30.0)
     assert 2 not in engine.present

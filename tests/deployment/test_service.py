@@ -18,17 +18,20 @@ from typer.testing import CliRunner
 from cabafl.cli.main import app
 from cabafl.cli.run import warn
 from cabafl.config import load_experiment
-from cabafl.deployment import service, wire
-from cabafl.deployment.carrier import Forgotten, Hiccup
-from cabafl.deployment.fleet import Device, FleetSettings
-from cabafl.deployment.participant import Participant
-from cabafl.deployment.provision import make_fleet
-from cabafl.deployment.service import for_devices, serve
-from cabafl.deployment.superlink import SuperLink
+from cabafl.deployment import wire
+from cabafl.deployment.device.participant import Participant
+from cabafl.deployment.flower.superlink import SuperLink
+from cabafl.deployment.folder.layout import Device, FleetSettings
+from cabafl.deployment.folder.provision import make_fleet
+from cabafl.deployment.server import driver
+from cabafl.deployment.server.carrier import Forgotten, Hiccup
+from cabafl.deployment.server.serve import for_devices, serve
+from cabafl.deployment.server.status import STATUS
 from cabafl.errors import UserError
+from cabafl.lifecycle.simulate import resume
+from cabafl.lifecycle.stopping import Stopped
 from cabafl.recording.events import Event, Uploaded
 from cabafl.recording.folder import read_metrics
-from cabafl.runner import Stopped, resume
 
 DEVICES = 4
 SETTINGS = [
@@ -129,7 +132,7 @@ def test_a_run_leaves_a_run_folder_behind(tmp_path: Path) -> None:
         "model.safetensors",
         "summary.json",
     }
-    assert (tmp_path / "run/metrics.csv").read_text().startswith("wall_time,version,")
+    assert (tmp_path / "run/metrics.csv").read_text().startswith("time,version,")
     assert read_metrics(tmp_path / "run")[-1].uploads == 12
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["state"], len(status["devices"]), status["uploads"]) == ("complete", DEVICES, 12)
@@ -194,7 +197,7 @@ def test_a_network_that_forgets_everything_gets_the_jobs_again(tmp_path: Path) -
 
 
 def test_a_call_that_fails_once_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "HICCUP", 0.01)
+    monkeypatch.setattr(driver, "HICCUP", 0.01)
     network = Network(tmp_path)
     network.stumble_at = DEVICES * 2 + 6
     warnings: list[str] = []
@@ -247,7 +250,7 @@ def test_status_and_refusals_of_the_commands(tmp_path: Path) -> None:
     assert "no server has run here yet" in str(missing.exception)
     stranger = command.invoke(app, ["deploy", "device", str(fleet.path), "--id", "7"])
     assert str(stranger.exception) == "--id = 7: no such device; accepted: 0, 1"
-    run(Network(tmp_path), tmp_path / "run", status=fleet.state / service.STATUS)
+    run(Network(tmp_path), tmp_path / "run", status=fleet.state / STATUS)
     shown = command.invoke(app, ["deploy", "status", str(fleet.path)])
     assert shown.exit_code == 0
     assert "cabafl: complete" in shown.output

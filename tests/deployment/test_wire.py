@@ -15,6 +15,7 @@ pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from cabafl.deployment import wire
+from cabafl.deployment.messages import FeatureQuery, TrainingJob, TrainingReply
 from cabafl.deployment.wire import Malformed
 from cabafl.methods.base import PLAIN, Objective, Weights
 
@@ -27,21 +28,21 @@ def test_job_arrives_as_it_was_sent(
     weights: Weights, number: int, epochs: int | None, lr_scale: float, prox: float, report_loss: bool
 ) -> None:
     objective = Objective(epochs, lr_scale, prox, report_loss)
-    job = wire.decode_job(wire.encode_job(number, weights, objective), len(weights))
+    job = wire.decode_job(wire.encode_job(TrainingJob(number, weights, objective)), len(weights))
     assert (job.number, job.objective) == (number, objective)
     np.testing.assert_array_equal(job.weights, weights)
 
 
 @given(vectors, amounts, amounts, st.none() | st.floats(allow_nan=False, allow_infinity=False))
 def test_reply_arrives_as_it_was_sent(weights: Weights, seconds: float, joules: float, loss: float | None) -> None:
-    reply = wire.decode_reply(wire.encode_reply(weights, seconds, joules, loss), len(weights))
+    reply = wire.decode_reply(wire.encode_reply(TrainingReply(weights, seconds, joules, loss)), len(weights))
     assert (reply.seconds, reply.joules, reply.loss) == (seconds, joules, loss)
     np.testing.assert_array_equal(reply.weights, weights)
 
 
 @given(vectors, st.sampled_from(["activations", "activation_counts", "labels"]))
 def test_feature_query_and_answer(weights: Weights, kind: Any) -> None:
-    query = wire.decode_feature_query(wire.encode_feature_query(weights, kind), len(weights))
+    query = wire.decode_feature_query(wire.encode_feature_query(FeatureQuery(weights, kind)), len(weights))
     assert query.kind == kind
     np.testing.assert_array_equal(query.weights, weights)
     np.testing.assert_array_equal(wire.decode_features(wire.encode_features(weights), len(weights)), weights)
@@ -65,15 +66,15 @@ def test_a_greeting_without_end_is_refused() -> None:
 def test_same_model_makes_the_same_job_whatever_it_has_seen() -> None:
     """A dispatch depends on the job's number, the weights and the objective, so it can tell nothing else."""
     weights = np.arange(3, dtype=np.float32)
-    record = wire.encode_job(7, weights, PLAIN)
+    record = wire.encode_job(TrainingJob(7, weights, PLAIN))
     assert set(record) == {"values"}
     fields = {"number": 7, "epochs": -1, "lr_scale": 1.0, "prox": 0.0, "report_loss": 0}
     assert record["values"] == {**fields, "numbers": weights.tobytes()}
-    assert record.object_id == wire.encode_job(7, weights.copy(), PLAIN).object_id
+    assert record.object_id == wire.encode_job(TrainingJob(7, weights.copy(), PLAIN)).object_id
 
 
 def good() -> RecordDict:
-    return wire.encode_reply(np.arange(4, dtype=np.float32), 1.5, 2.5, 0.5)
+    return wire.encode_reply(TrainingReply(np.arange(4, dtype=np.float32), 1.5, 2.5, 0.5))
 
 
 def of(*numbers: float) -> bytes:

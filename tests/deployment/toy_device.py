@@ -12,8 +12,9 @@ import time
 from flwr.app import Context, Message, RecordDict
 
 from cabafl.deployment import wire
-from cabafl.deployment.device import serve
-from cabafl.deployment.flower_internals import Link
+from cabafl.deployment.device.loop import serve
+from cabafl.deployment.flower.internals import Link
+from cabafl.deployment.messages import TrainingReply
 
 
 def handle(message: Message, context: Context) -> Message:
@@ -26,7 +27,7 @@ def handle(message: Message, context: Context) -> Message:
         if job.number == 13:
             raise OSError("private")
         time.sleep(max(0, job.number - 100))
-        content = wire.encode_reply(job.weights + 1, os.getpid(), 0.0, None)
+        content = wire.encode_reply(TrainingReply(job.weights + 1, os.getpid(), 0.0, None))
     return Message(content=content, reply_to=message)
 
 

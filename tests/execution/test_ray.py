@@ -18,7 +18,7 @@ from cabafl import simulate
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.execution.ray_cluster import Node, RayExecutor, gpu_share, import_ray
-from tests.execution.test_processes import alive
+from tests.execution.test_pool import alive
 from tests.runs import METHODS, same_bytes, settings
 
 needs_ray = pytest.mark.skipif(
@@ -127,7 +127,7 @@ def test_killed_actors_are_replaced_and_the_bytes_do_not_change(ray: Any, tmp_pa
 @needs_ray
 def test_an_exception_in_an_actor_reaches_the_user(ray: Any) -> None:
     with pytest.raises(RuntimeError, match="the mistake"):
-        run(None, "run.executor=ray", "run.workers=1", "model.name=tests.execution.test_processes:Faulty")
+        run(None, "run.executor=ray", "run.workers=1", "model.name=tests.execution.test_pool:Faulty")
 
 
 @needs_ray

@@ -14,8 +14,8 @@ from cabafl.assembly import assemble
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.learning.dp import DpSgd, drawn, epsilon, make_private, per_sample_gradients
+from cabafl.lifecycle.simulate import simulate
 from cabafl.models import build
-from cabafl.runner import simulate
 
 SETTINGS = [
     "data.train_limit=400",

@@ -9,15 +9,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from cabafl import models
+from cabafl.config import Experiment, ModelSection, TrainingSection
 from cabafl.data.dataset import Dataset, Split
 from cabafl.data.partition import Partition
 from cabafl.errors import UserError
 from cabafl.learning.evaluation import evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
 from cabafl.learning.privacy import FeaturePrivacy
+from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.learning.training import LocalTraining, batches, train
 from cabafl.learning.weights import FlatModel
+from cabafl.methods.base import PLAIN, Objective
 
 
 def normed() -> nn.Module:
@@ -34,7 +37,7 @@ def test_weights_round_trip_with_buffers() -> None:
     for (name, a), b in zip(model.network.state_dict().items(), other.network.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
     layout = model.layout
-    assert layout.parameters == sum(p.numel() for p in model.network.parameters())
+    assert layout.trainable == sum(p.numel() for p in model.network.parameters())
     assert layout.names[-1] == "1.num_batches_tracked"
     assert layout.integers == layout.size - 1
     assert layout.bytes == 4 * layout.size
@@ -76,7 +79,8 @@ def naive_sgd(network: nn.Module, x: Tensor, y: Tensor, s: LocalTraining, orders
             with torch.no_grad():
                 for p, u, w0 in zip(parameters, momentum, start, strict=True):
                     assert p.grad is not None
-                    u.mul_(s.momentum).add_(p.grad + s.prox * (p - w0) + s.weight_decay * p)
+                    settings, prox = s.settings, s.objective.prox
+                    u.mul_(settings.momentum).add_(p.grad + prox * (p - w0) + settings.weight_decay * p)
                     p.sub_(s.learning_rate * u)
 
 
@@ -85,7 +89,8 @@ def test_local_training_is_sgd_as_specified(prox: float) -> None:
     from cabafl.rng import seed64
 
     x, y = torch.randn(23, 4), torch.randint(0, 3, (23,))
-    settings = LocalTraining(epochs=3, batch_size=5, learning_rate=0.1, momentum=0.5, weight_decay=0.01, prox=prox)
+    section = TrainingSection(epochs=3, batch_size=5, learning_rate=0.1, momentum=0.5, weight_decay=0.01)
+    settings = LocalTraining(section, Objective(prox=prox))
     fast, naive = FlatModel(normed()), FlatModel(normed())
     naive.load(fast.save())
     train(fast.network, x, y, settings, seed=11)
@@ -102,7 +107,7 @@ def test_dropout_follows_from_the_job_not_from_the_global_generator() -> None:
     for noise, seed in ((1, 5), (2, 5), (3, 6)):
         torch.manual_seed(noise)
         model.load(start)
-        train(model.network, x, y, LocalTraining(epochs=2, batch_size=20), seed)
+        train(model.network, x, y, LocalTraining(TrainingSection(epochs=2, batch_size=20)), seed)
         results.append(model.save())
     np.testing.assert_array_equal(results[0], results[1])
     assert not np.array_equal(results[0], results[2])
@@ -151,34 +156,33 @@ def task(samples: int = 60, devices: int = 4) -> Task:
     offsets = np.linspace(0, samples, devices + 1).astype(np.int64)
     offsets[1] = offsets[0]  # device 0 has nothing
     partition = Partition(np.arange(samples, dtype=np.int64), offsets)
-    model = FlatModel(models.build("mlp", "vector", (5,), 3))
-    return Task(data, partition, model, LocalTraining(), seed=1, feature_layer="relu2")
+    experiment = Experiment(model=ModelSection(name="mlp", feature_layer="relu2"))
+    return TaskSpec.of(experiment, data).build(data, partition)
 
 
 def test_a_job_depends_on_its_number_device_and_weights_only() -> None:
     work = task()
     start = work.model.save()
-    first = work.train(7, 2, start, None, 1.0, 0.0).weights
-    work.train(8, 3, first, None, 1.0, 0.0)
+    first = work.train(7, 2, start, PLAIN).weights
+    work.train(8, 3, first, PLAIN)
     work.evaluate(first, 0)
-    np.testing.assert_array_equal(work.train(7, 2, start, None, 1.0, 0.0).weights, first)
-    assert not np.array_equal(work.train(9, 2, start, None, 1.0, 0.0).weights, first)
-    assert not np.array_equal(work.train(7, 2, start, 1, 1.0, 0.0).weights, first)
-    assert not np.array_equal(work.train(7, 2, start, None, 0.5, 0.0).weights, first)
+    np.testing.assert_array_equal(work.train(7, 2, start, PLAIN).weights, first)
+    assert not np.array_equal(work.train(9, 2, start, PLAIN).weights, first)
+    assert not np.array_equal(work.train(7, 2, start, Objective(epochs=1)).weights, first)
+    assert not np.array_equal(work.train(7, 2, start, Objective(lr_scale=0.5)).weights, first)
 
 
 def test_a_job_tells_its_training_loss_only_when_asked() -> None:
     work = task()
     start = work.model.save()
     x, y = work.gather(work.partition.device(2))
-    settings = LocalTraining(epochs=1, batch_size=len(y), report_loss=True)
     work.model.load(start)
     work.model.network.train()
-    expected = settings.loss(work.model.network(x), y).item()
-    work.settings = settings
-    told = work.train(7, 2, start, None, 1.0, 0.0, report_loss=True)
+    expected = F.cross_entropy(work.model.network(x), y).item()
+    work.spec = work.spec.model_copy(update={"training": TrainingSection(epochs=1, batch_size=len(y))})
+    told = work.train(7, 2, start, Objective(report_loss=True))
     assert told.loss == pytest.approx(expected, rel=1e-6)  # one batch: the loss before the only step
-    silent = work.train(7, 2, start, None, 1.0, 0.0)
+    silent = work.train(7, 2, start, PLAIN)
     assert silent.loss is None
     np.testing.assert_array_equal(silent.weights, told.weights)
 
@@ -207,11 +211,11 @@ def test_features_are_clipped_and_blurred_on_the_device() -> None:
     start = work.model.save()
     plain = work.features(start, "activations", range(1, 4))
     norms = np.linalg.norm(plain, axis=1)
-    work.privacy = FeaturePrivacy(clip=float(np.median(norms)))
+    work.feature_privacy = FeaturePrivacy(clip=float(np.median(norms)))
     clipped = work.features(start, "activations", range(1, 4))
     np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), np.minimum(norms, np.median(norms)), rtol=1e-5)
     np.testing.assert_allclose(clipped / np.linalg.norm(clipped, axis=1)[:, None], plain / norms[:, None], rtol=1e-4)
-    work.privacy = FeaturePrivacy(clip=float(np.median(norms)), noise=0.5)
+    work.feature_privacy = FeaturePrivacy(clip=float(np.median(norms)), noise=0.5)
     blurred = work.features(start, "activations", range(1, 4))
     np.testing.assert_array_equal(work.features(start, "activations", [3])[0], blurred[2])  # whatever the chunk
     noise = blurred - clipped

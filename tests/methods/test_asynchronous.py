@@ -52,13 +52,13 @@ def test_fedasync_trace(parameters: dict[str, Any], alphas: list[float], models:
     trained = [vector(0, 0), vector(0, 0), *(vector(*models[i]) for i in (0, 1))]
     np.testing.assert_allclose([model for _, _, model in world.sent[:4]], trained, rtol=1e-6)
     offset = parameters.get("staleness_offset", 1)
-    facts = [event.facts for event in world.aggregations()]
+    facts = [event.facts for event in world.publications()]
     assert [fact["staleness"] for fact in facts] == [offset, 1 + offset, 1 + offset]
     assert [fact["weights"][1] for fact in facts] == pytest.approx(alphas, rel=1e-6)
     np.testing.assert_allclose(world.published, models, rtol=1e-6)
     assert world.engine.ledger.downloads == 2 + 3
     assert world.engine.ledger.uploads == 3
-    assert all(job.prox == 0.01 for job in world.executor.trained)
+    assert all(job.objective.prox == 0.01 for job in world.executor.trained)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_fedasync_staleness_functions(parameters: dict[str, Any], staleness: int
         limits=Limits(seconds=staleness + 0.5),
         picks=[0, 1],
     ).run()
-    last = world.aggregations()[-1].facts
+    last = world.publications()[-1].facts
     assert last["staleness"] == staleness
     assert last["weights"][1] == pytest.approx(0.6 * factor, rel=1e-6)
 
@@ -112,8 +112,8 @@ def test_fedbuff_step(staleness: Any, expected: tuple[float, float]) -> None:
         limits=Limits(seconds=7.0),
         picks=[0, 1, 0, 0, 0, 0, 0, 0, 1],
     ).run()
-    assert [event.t for event in world.aggregations()] == [2.0, 4.0, 6.0, 7.0]
-    last = world.aggregations()[-1].facts["factors"]
+    assert [event.time for event in world.publications()] == [2.0, 4.0, 6.0, 7.0]
+    last = world.publications()[-1].facts["factors"]
     assert last == pytest.approx([0.5, 1.0] if staleness == "sqrt" else [1.0, 1.0])
     np.testing.assert_allclose(world.published[-1], expected, rtol=1e-6)
     assert world.engine.version == 4  # the version grows at steps only
@@ -137,7 +137,7 @@ def test_fedbuff_partial_buffer_at_the_end(flush: bool, last: float) -> None:
     assert world.engine.version == (4 if flush else 3)
     np.testing.assert_allclose(world.engine.model, [last])
     rows = [event for event in world.events if isinstance(event, Evaluated)]
-    assert (rows[-1].virtual_time, rows[-1].version) == (7.5, world.engine.version)
+    assert (rows[-1].time, rows[-1].version) == (7.5, world.engine.version)
 
 
 def test_ca2fl_two_steps() -> None:
@@ -210,7 +210,7 @@ def test_gitfl_merge_and_pull(seconds: list[float], last: int, until: float, pul
     np.testing.assert_allclose(world.published[-1], (1.1111111, 0.8888889), rtol=1e-6)
     sent = next(flight for flight in world.engine.flights.values() if flight.device == last)
     np.testing.assert_allclose(sent.weights, pulled, rtol=1e-6)
-    assert sorted(world.aggregations()[-1].facts["weights"]) == pytest.approx([2 / 9, 3 / 9, 4 / 9])
+    assert sorted(world.publications()[-1].facts["weights"]) == pytest.approx([2 / 9, 3 / 9, 4 / 9])
 
 
 @pytest.mark.parametrize(
@@ -231,9 +231,9 @@ def test_gitfl_reward_of_the_device_that_is_chosen(version: int, device: int, re
         limits=Limits(seconds=seconds[device]),
     )
     world.engine.start()
-    branch = next(flight.tag for flight in world.engine.flights.values() if flight.device == device)
+    branch = next(flight.slot for flight in world.engine.flights.values() if flight.device == device)
     others = [v for v in (4, 2, 3) if v != version]
-    method.versions = [version - 1 if tag == branch else others.pop() for tag in range(3)]
+    method.versions = [version - 1 if slot == branch else others.pop() for slot in range(3)]
     method.uploads[:], method.seconds[:], method.selected[:] = 1, seconds, (1, 4, 9)
     while world.engine.step():
         pass

@@ -50,9 +50,9 @@ def test_worked_example() -> None:
     assert second["device"] == 3
     assert second["score"] == pytest.approx(0.932568 - 0.027778, abs=1e-6)
 
-    one, two = world.aggregations()
-    assert (one.t, one.facts["slot"], one.facts["weights"]) == (2.0, 0, [1.0, 0.0])
-    assert two.t == pytest.approx(2.9)
+    one, two = world.publications()
+    assert (one.time, one.facts["slot"], one.facts["weights"]) == (2.0, 0, [1.0, 0.0])
+    assert two.time == pytest.approx(2.9)
     assert two.facts["slot"] == 1
     assert two.facts["weights"] == pytest.approx([0.541876, 0.458124], rel=1e-6)
     np.testing.assert_array_equal(world.published[0], vector(3, 20))  # the upload of job 2 from device 2
@@ -116,7 +116,7 @@ def test_variants_run_and_never_share_a_device(variant: dict[str, Any]) -> None:
     world = run_long(**variant)
     assert world.engine.version >= 10
     assert np.isfinite(world.published[-1]).all()
-    for event in world.aggregations():
+    for event in world.publications():
         weights = event.facts["weights"]
         assert sum(weights) == pytest.approx(1.0)
         assert min(weights) >= 0.0
@@ -131,7 +131,7 @@ def test_without_cache_every_upload_is_accepted_and_with_gamma_one_only_late_one
 
 def test_mean_variant_weighs_filled_slots_equally() -> None:
     world = run_long(aggregation="mean")
-    last = world.aggregations()[-1].facts["weights"]
+    last = world.publications()[-1].facts["weights"]
     assert last == pytest.approx([1 / 3] * 3)
 
 
@@ -167,7 +167,7 @@ def test_a_collection_falling_due_meanwhile_starts_afterwards_and_timeouts_leave
     object.__setattr__(world.engine.fleet, "answer_seconds", answers)
     world.run()
     collections = [event for event in world.events if isinstance(event, Collection)]
-    assert [(e.t, e.step, e.missing) for e in collections] == [
+    assert [(e.time, e.step, e.missing) for e in collections] == [
         (0.0, "start", 0),
         (0.0, "end", 0),
         (1.0, "start", 0),

@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cabafl.config import TrainingSection
 from cabafl.engine.core import Limits
 from cabafl.execution.base import TrainJob
 from cabafl.learning.training import LocalTraining, train
 from cabafl.learning.weights import FlatModel
-from cabafl.methods.base import Weights
+from cabafl.methods.base import Objective, Weights
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
 from tests.scripted import World, fleet, vector
 
@@ -78,7 +79,11 @@ def quadratic_trainer(steps: int, prox: float = 0.0) -> object:
         model.load(job.weights)
         samples = 1 if job.device == 0 else 3
         x = CENTRES[job.device].repeat(samples, 1)
-        settings = LocalTraining(steps, 10, 0.1, 0.5, prox=prox or job.prox, loss=half_square)
+        settings = LocalTraining(
+            TrainingSection(epochs=steps, batch_size=10, learning_rate=0.1, momentum=0.5),
+            Objective(prox=prox or job.objective.prox),
+            loss=half_square,
+        )
         train(model.network, x, torch.zeros(samples), settings, seed=job.number)
         return model.save()
 
@@ -100,7 +105,7 @@ def test_one_round_of_quadratic_devices(steps: int, factor: float) -> None:
     np.testing.assert_allclose(world.published[0], expected, rtol=1e-6)
     if steps == 2:
         np.testing.assert_allclose(world.published[0], [-0.12, 0.84], rtol=1e-6)
-    assert world.aggregations()[0].t == 9.0  # the round lasts as long as its slowest device
+    assert world.publications()[0].time == 9.0  # the round lasts as long as its slowest device
     ledger = world.engine.ledger
     assert ledger.uploads == 2
     assert ledger.downloads == 2 + 2  # the next round starts at once
@@ -141,7 +146,7 @@ def test_round_timeout_takes_who_is_back() -> None:
         slots=3,
         limits=Limits(seconds=4.0),
     ).run()
-    assert [event.t for event in world.aggregations()] == [2.0, 4.0]
+    assert [event.time for event in world.publications()] == [2.0, 4.0]
     np.testing.assert_allclose(world.published[0], [2.5, 0.5], rtol=1e-6)
     assert world.engine.ledger.losses == {"cancelled": 2}
     assert (world.engine.ledger.downloads, world.engine.ledger.uploads) == (9, 4)

@@ -79,7 +79,7 @@ def test_fedprox_partial_work_trains_fewer_epochs() -> None:
         limits=Limits(seconds=50.0),
         epochs=5,
     ).run()
-    epochs = [job.epochs for job in world.executor.trained]
+    epochs = [job.objective.epochs for job in world.executor.trained]
     assert set(epochs) == {None, 1, 2, 3, 4}
     assert 0.4 < np.mean([e is not None for e in epochs]) < 0.6
 
@@ -120,7 +120,7 @@ def test_fedsa_trace() -> None:
     )
     assert world.dispatches[:6] == [(0.0, 0, 0), (0.0, 1, 0), (1.0, 2, 0), (2.0, 3, 0), (2.0, 1, 0), (3.0, 0, 0)]
     np.testing.assert_allclose(world.published, [(1, 0), (0.5, 1), (1.25, 1.5)], rtol=1e-6)
-    rates = {job.device: 0.01 * job.lr_scale for job in world.executor.trained}
+    rates = {job.device: 0.01 * job.objective.lr_scale for job in world.executor.trained}
     assert rates == pytest.approx({0: 0.005, 2: 0.0075, 3: 0.01})
     assert [model for _, _, model in world.sent[:5]] == [(0, 0), (0, 0), (1, 0), (0.5, 1), (0.5, 1)]  # W(0) to W(2)
     assert world.notes("restart") == [{"device": 1}]
@@ -135,7 +135,7 @@ def test_fedsa_learning_rate_follows_participation(picks: tuple[int, ...], rate:
     world = fedsa(lambda job: job.weights, [1.0] * 4, [1] * 4, 1, 4.0, buffer=1, picks=picks)
     fourth = world.executor.trained[3]
     assert [job.device for job in world.executor.trained[:4]] == list(picks)
-    assert 0.01 * fourth.lr_scale == pytest.approx(rate, rel=1e-6)
+    assert 0.01 * fourth.objective.lr_scale == pytest.approx(rate, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_fedsa_aggregation(options: dict[str, Any], betas: tuple[float, float], 
         **options,
     )
     np.testing.assert_allclose(world.published[0], expected, rtol=1e-6)
-    assert world.aggregations()[0].facts["weights"] == pytest.approx(betas, rel=1e-6)
+    assert world.publications()[0].facts["weights"] == pytest.approx(betas, rel=1e-6)
 
 
 def test_fedsa_no_device_twice_in_a_round() -> None:
@@ -190,7 +190,11 @@ def test_fedsa_round_nobody_is_left_to_fill_ends() -> None:
         limits=Limits(seconds=4.5),
         faults=Faults(trace={1: [Absence(2.0, 100.0)]}),
     ).run()
-    assert [(event.t, event.facts["devices"]) for event in world.aggregations()] == [(2.0, [0]), (3.0, [0]), (4.0, [0])]
+    assert [(event.time, event.facts["devices"]) for event in world.publications()] == [
+        (2.0, [0]),
+        (3.0, [0]),
+        (4.0, [0]),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -219,9 +223,11 @@ def test_fedsa_bounds_and_timeouts() -> None:
         lr_scale_max=2.0,
         round_timeout=3.0,
     )
-    assert {0.5, 2.0} >= {job.lr_scale for job in world.executor.trained if job.lr_scale in (0.5, 2.0)}
-    assert min(job.lr_scale for job in world.executor.trained) >= 0.5
-    assert max(job.lr_scale for job in world.executor.trained) <= 2.0
+    assert {0.5, 2.0} >= {
+        job.objective.lr_scale for job in world.executor.trained if job.objective.lr_scale in (0.5, 2.0)
+    }
+    assert min(job.objective.lr_scale for job in world.executor.trained) >= 0.5
+    assert max(job.objective.lr_scale for job in world.executor.trained) <= 2.0
     patient = fedsa(lambda job: job.weights + 1, [1.0] * 9 + [50.0], [1] * 10, 4, 60.0, no_restart=True)
     assert patient.notes("restart") == []
 
@@ -259,7 +265,7 @@ def test_safa_paper_protocol_deprecated_device_refreshed() -> None:
     third = {(0, 3): vector(0, 2), (1, 3): vector(9, 9)}
     world = safa_paper(third, {0: [1.0] * 4, 1: [1.0] * 4, 2: [100.0, 100.0]}, 3.0)
     np.testing.assert_allclose(world.published, [(1, 0), (1.25, 1.25), (0.875, 2.375)], rtol=1e-6)
-    rounds = [event.facts for event in world.aggregations()]
+    rounds = [event.facts for event in world.publications()]
     assert [(fact["picked"], fact["undrafted"]) for fact in rounds[:2]] == [([0], [1]), ([1], [0])]
     assert rounds[2]["deprecated"] == [2]
     dispatched = [device for t, device, _ in world.dispatches if t < 3.0]
@@ -286,7 +292,7 @@ def test_safa_paper_protocol_device_that_fails_every_round_becomes_deprecated() 
     third = {(0, 3): vector(0, 2), (1, 3): vector(9, 9), (2, 1): nan, (2, 2): nan, (2, 3): nan}
     world = safa_paper(third, {0: [1.0] * 4, 1: [1.0] * 4, 2: [0.5, 0.5, 0.5, 9.0]}, 3.0)
     np.testing.assert_allclose(world.published, [(1, 0), (1.25, 1.25), (0.875, 2.375)], rtol=1e-6)
-    assert [event.facts["deprecated"] for event in world.aggregations()] == [[], [], [2]]
+    assert [event.facts["deprecated"] for event in world.publications()] == [[], [], [2]]
 
 
 def test_safa_paper_protocol_a_device_that_returns_sends_nobody_else_off() -> None:
@@ -336,10 +342,10 @@ def test_safa_paper_protocol_restarted_device_returns_first() -> None:
     """Case i: C, restarted at time 2, is quick this time and returns before A and B."""
     world = safa_paper({(2, 1): vector(3, 3)}, {0: [1.0, 1.0, 9.0], 1: [1.0, 1.0, 9.0], 2: [100.0, 0.5, 9.0]}, 2.5)
     np.testing.assert_allclose(world.published, [(1, 0), (1.25, 1.25), (2.25, 3.25)], rtol=1e-6)
-    last = world.aggregations()[-1]
-    assert (last.t, last.facts["picked"], last.facts["deprecated"]) == (2.5, [2], [2])
+    last = world.publications()[-1]
+    assert (last.time, last.facts["picked"], last.facts["deprecated"]) == (2.5, [2], [2])
     assert [device for t, device, _ in world.dispatches if t < 2.5] == [0, 1, 2, 0, 1, 0, 1, 2]
-    uploads = [e.t for e in world.events if isinstance(e, Uploaded)]
+    uploads = [e.time for e in world.events if isinstance(e, Uploaded)]
     assert uploads == [1.0, 1.0, 2.0, 2.0, 2.5]  # two, two and one per round
 
 
@@ -359,7 +365,7 @@ def test_safa_slots_aggregation_of_the_active_devices() -> None:
     assert world.dispatches == [(0, 2, 0), (0, 3, 0), (0, 4, 0), (1, 2, 0), (1.5, 0, 0), (1.6, 1, 0), (2.5, 5, 0)]
     assert world.losses == [(1.5, 3, "rejected"), (1.6, 4, "rejected")]
     np.testing.assert_allclose(world.published, [(2, 2), (1.6, 3.6)], rtol=1e-6)
-    assert world.aggregations()[1].facts["devices"] == [0, 1, 2]
+    assert world.publications()[1].facts["devices"] == [0, 1, 2]
     sent = [(3.5, -2.5)] * 3 + [(2, 2)] * 3 + [(1.6, 3.6)]
     np.testing.assert_allclose([model for _, _, model in world.sent], sent, rtol=1e-6)
 
@@ -370,14 +376,14 @@ def test_safa_cache_of_models_after_one_epoch(population: Any) -> None:
     world = World(
         SAFA(SAFAParameters(population=population, quota=1, cache_init="first_epoch", aggregate_over="all")),
         fleet([1.0, 2.0, 3.0]),
-        lambda job: vector(10.0 * (job.device + 1)) if job.epochs == 1 else vector(job.device + 1.0),
+        lambda job: vector(10.0 * (job.device + 1)) if job.objective.epochs == 1 else vector(job.device + 1.0),
         initial=vector(0),
         slots=2,
         limits=Limits(seconds=4.0),
         epochs=5,
         picks=[0, 1] if population == "slots" else [],
     ).run()
-    prepared = [job.device for job in world.executor.trained if job.epochs == 1]
+    prepared = [job.device for job in world.executor.trained if job.objective.epochs == 1]
     assert prepared == [0, 1, 2]
     begun = 0.6 if population == "all" else 0.8  # one epoch of five; two at a time: devices 0 and 1, then 2
     assert [t for t, device, _ in world.dispatches[3:5]] == pytest.approx([begun] * 2)
@@ -396,7 +402,7 @@ def test_safa_slots_restarts_and_rounds() -> None:
     ).run()
     assert world.engine.version > 20
     assert world.engine.ledger.losses["cancelled"] > 3  # the slow device is restarted again and again
-    for event in world.aggregations():
+    for event in world.publications():
         assert sum(event.facts["weights"]) == pytest.approx(1.0)
         assert len(event.facts["picked"]) <= 2
 
@@ -410,7 +416,7 @@ def test_safa_round_limit_without_uploads_goes_on() -> None:
         slots=2,
         limits=Limits(seconds=9.0),
     ).run()
-    assert [event.t for event in world.aggregations()] == [2.0, 4.0, 6.0, 8.0]
+    assert [event.time for event in world.publications()] == [2.0, 4.0, 6.0, 8.0]
 
 
 # WKAFL
@@ -426,7 +432,7 @@ def gradients_in_turn(gradients: dict[tuple[int, int], tuple[float, float]]) -> 
 
     def train(job: TrainJob) -> Trained:
         counts[job.device] = n = counts.get(job.device, 0) + 1
-        loss = (0.25 if n == 3 else 1.0) if job.report_loss else None
+        loss = (0.25 if n == 3 else 1.0) if job.objective.report_loss else None
         return Trained(job.weights - vector(*gradients.get((job.device, n), (0.0, 0.0))), loss)
 
     return train
@@ -451,13 +457,13 @@ def wkafl_example(**options: Any) -> World:
 
 def test_wkafl_first_and_second_iteration() -> None:
     world = wkafl_example()
-    assert [event.t for event in world.aggregations()] == [1.0, 2.0, 5.0, 7.0]
+    assert [event.time for event in world.publications()] == [1.0, 2.0, 5.0, 7.0]
     uploads = [e for e in world.events if isinstance(e, Uploaded)]
     assert [(e.device, e.staleness + 1) for e in uploads[6:12]] == [(2, 1), (5, 2), (3, 3), (0, 1), (1, 1), (6, 2)]
     np.testing.assert_allclose(world.published[:2], 0.0)
     np.testing.assert_allclose(world.published[2], (-0.0374850878, -0.0615248132), rtol=1e-6)
     np.testing.assert_allclose(world.published[3], (-0.1990867672, -0.1666871955), rtol=1e-6)
-    first, second = (event.facts for event in world.aggregations()[2:])
+    first, second = (event.facts for event in world.publications()[2:])
     np.testing.assert_allclose(first["age"], (0.4391550627, 0.3231122381, 0.2377326992), rtol=1e-6)
     np.testing.assert_allclose(first["cosines"], (0.4774719175, 0.8786470099, -0.2958828797), rtol=1e-6)
     np.testing.assert_allclose(first["kept"], (0.3785993866, 0.6214006134, 0.0), rtol=1e-6)
@@ -480,7 +486,7 @@ def test_wkafl_stage_two_clips_relative_to_the_estimate(rule: dict[str, Any]) ->
     world = wkafl_example(relative_clip=0.5, **rule)
     np.testing.assert_allclose(world.published[2], (-0.0374850878, -0.0615248132), rtol=1e-6)
     np.testing.assert_allclose(world.published[3], (-0.0830097017, -0.0932493773), rtol=1e-6)
-    assert {job.report_loss for job in world.executor.trained} == {"stage_rule" in rule}
+    assert {job.objective.report_loss for job in world.executor.trained} == {"stage_rule" in rule}
     method = world.engine.method
     assert isinstance(method, WKAFL)
     assert method.last is not None
@@ -498,7 +504,7 @@ def test_wkafl_variants(options: dict[str, Any], expected: tuple[float, float], 
     world = wkafl_example(**options)
     np.testing.assert_allclose(world.published[2], expected, rtol=1e-6, atol=tolerance)
     if "beta" not in options:
-        np.testing.assert_allclose(world.aggregations()[2].facts["kept"], (0.3095230161, 0.6904769839, 0), rtol=1e-6)
+        np.testing.assert_allclose(world.publications()[2].facts["kept"], (0.3095230161, 0.6904769839, 0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -536,7 +542,7 @@ def test_wkafl_through_the_engine() -> None:
         learning_rate=0.01,
     ).run()
     np.testing.assert_allclose(world.published[0], (-0.02 / 1.01, 0.0), rtol=1e-5)
-    assert world.aggregations()[0].facts["kept"] == [1.0]
+    assert world.publications()[0].facts["kept"] == [1.0]
     longer = World(
         WKAFL(WKAFLParameters()),
         fleet([1.0, 1.5, 2.5, 4.0, 1.1, 0.7]),

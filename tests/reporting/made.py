@@ -3,12 +3,17 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 
+from cabafl.config import load_experiment
+from cabafl.engine.core import Engine
+from cabafl.engine.ledger import Ledger
+from cabafl.lifecycle.summary import summarise
 from cabafl.recording.events import Dispatched, Evaluated, Event, Lost, Published, Uploaded
 from cabafl.recording.folder import RunFolder
-from cabafl.recording.summary import summarise
 from cabafl.reporting.runs import Run, load_runs
 
 
@@ -60,8 +65,9 @@ def write_run(
     selections = np.bincount([e.device for e in happened if isinstance(e, Dispatched)], minlength=5)
     staleness = Counter(e.staleness for e in happened if isinstance(e, Uploaded))
     lost = Counter(e.reason for e in happened if isinstance(e, Lost))
-    summary = summarise(rows, selections, lost, 0, staleness)
-    recorder.finish({"method": method, "seed": seed, **summary, "wall_seconds": 1.5})
+    ledger = Ledger(losses=lost, staleness=staleness)
+    engine = cast(Engine, SimpleNamespace(clock="virtual", ledger=ledger, selections=selections))
+    recorder.finish(summarise(load_experiment(folder / "experiment.toml"), engine, rows, 1.5))
     return folder
 
 

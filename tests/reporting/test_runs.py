@@ -79,8 +79,8 @@ def test_a_copy_of_a_run_counts_once(tmp_path: Path) -> None:
         ("summary.json", "{"),
         ("summary.json", "[]"),
         ("summary.json", '{"method": "fedavg"}'),
-        ("metrics.csv", "virtual_time\n1,2,3\n"),
-        ("metrics.csv", "virtual_time\n"),
+        ("metrics.csv", "time\n1,2,3\n"),
+        ("metrics.csv", "time\n"),
         ("metrics.csv", None),
         ("events.jsonl", None),
         ("experiment.toml", "seed = -1"),
@@ -96,7 +96,7 @@ def test_broken_folder_is_one_line(tmp_path: Path, file: str, content: str | Non
 
 
 @pytest.mark.parametrize(
-    "line", [b'{"t":1.0,"event":"dispatch"', b'{"t":1,"event":"upload","job":"x"}', b'{"event":"upload"\xff']
+    "line", [b'{"time":1.0,"event":"dispatch"', b'{"time":1,"event":"upload","job":"x"}', b'{"event":"upload"\xff']
 )
 def test_broken_event_log_is_one_line_that_names_the_file(tmp_path: Path, line: bytes) -> None:
     path = write_run(tmp_path / "run") / "events.jsonl"
@@ -140,4 +140,4 @@ def test_beginning_ends_where_it_is_told(tmp_path: Path) -> None:
     assert max(job.end for job in begun.jobs) == 13.0
     assert sum(job.end - job.start for job in begun.jobs) == pytest.approx(2 * 13.0 - 1.0)  # one is lost 1 s early
     assert [job.lost for job in begun.jobs if job.lost] == ["crash"]
-    assert begun.aggregations == [3, 6, 9, 12]
+    assert begun.published == [3, 6, 9, 12]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cabafl.config import load_experiment
 from cabafl.reporting.formats import latex, markdown, measures_csv, speedups_csv, terminal
-from cabafl.reporting.measures import Measures, Row, cost_to, default_targets, measure, speedups
+from cabafl.reporting.measures import Measures, MethodRow, cost_to, default_targets, measure, speedups
 from cabafl.reporting.published import ACCURACY, published_accuracy
 from cabafl.reporting.runs import by_label, load_runs
 from cabafl.reporting.table import Cell, Table, speedup_tables, tables
@@ -54,14 +54,17 @@ def test_default_targets_of_runs_that_learn_next_to_nothing(tmp_path: Path, accu
 
 
 def test_speed_up_is_the_ratio_of_times() -> None:
-    rows = [Row(name, {"time_to_40": time}) for name, time in (("a", 10.0), ("b", 25.0), ("c", None))]
+    rows = [MethodRow(name, {"time_to_40": time}) for name, time in (("a", 10.0), ("b", 25.0), ("c", None))]
     assert speedups(Measures(rows, [40]), 40) == [[1, 2.5, None], [0.4, 1, None], [None, None, None]]
     table = speedup_tables(Measures(rows, [40]))[0]
     assert [cell.text for cell in table.rows[0]] == ["a", "1.00", "2.50", "NA"]
 
 
 def test_speed_up_needs_two_methods_that_reach_the_target() -> None:
-    assert speedup_tables(Measures([Row("a", {"time_to_40": 1.0}), Row("b", {"time_to_40": None})], [40])) == []
+    assert (
+        speedup_tables(Measures([MethodRow("a", {"time_to_40": 1.0}), MethodRow("b", {"time_to_40": None})], [40]))
+        == []
+    )
 
 
 def test_best_value_of_each_column_is_marked(tmp_path: Path) -> None:
@@ -131,7 +134,7 @@ def test_terminal_shows_labels_as_they_are() -> None:
 
 
 def test_wide_speed_up_table_fits_a_small_terminal() -> None:
-    rows = [Row(f"method-{n}", {"time_to_40": 1.0 + n}) for n in range(10)]
+    rows = [MethodRow(f"method-{n}", {"time_to_40": 1.0 + n}) for n in range(10)]
     console = Console(file=io.StringIO(), width=80, record=True)
     console.print(terminal(speedup_tables(Measures(rows, [40]))[0]))
     text = console.export_text()
@@ -141,9 +144,9 @@ def test_wide_speed_up_table_fits_a_small_terminal() -> None:
 
 def test_every_column_fits_a_small_terminal(tmp_path: Path) -> None:
     measures = measure(two_methods(tmp_path), [40])
-    many = {"fairness": 1.0, "aggregations": 6759.0, "jobs_lost": 10_942.0, "never_heard": 12.0}
-    best = Row("fedasync", {**measures.rows[0].values, **many, "stability": 0.0, "fairness": 0.0})
-    for table in tables(Measures([best, Row("cabafl", {**measures.rows[1].values, **many})], [40])):
+    many = {"fairness": 1.0, "versions": 6759.0, "jobs_lost": 10_942.0, "never_heard": 12.0}
+    best = MethodRow("fedasync", {**measures.rows[0].values, **many, "stability": 0.0, "fairness": 0.0})
+    for table in tables(Measures([best, MethodRow("cabafl", {**measures.rows[1].values, **many})], [40])):
         console = Console(file=io.StringIO(), width=80, record=True)
         console.print(terminal(table))
         lines = [line.replace(" *", "").split() for line in console.export_text().splitlines()]

@@ -1,6 +1,6 @@
 """How long one aggregation takes: the weighted mean of K flat models."""
 
-from cabafl.bench.report import Table
+from cabafl.bench.report import BenchTable
 from cabafl.bench.timing import Spread, seconds
 from cabafl.methods.averaging import weighted_mean
 from cabafl.rng import rng
@@ -14,7 +14,7 @@ def measure(entries: int, models: int, repetitions: int) -> Spread:
     return Spread.of([seconds(lambda: weighted_mean(stored, weights)) for _ in range(repetitions + 1)][1:])
 
 
-def table(sizes: list[tuple[int, int]], repetitions: int) -> tuple[Table, list[dict[str, object]]]:
+def table(sizes: list[tuple[int, int]], repetitions: int) -> tuple[BenchTable, list[dict[str, object]]]:
     """One row per (entries, models), with the speed at which models are read."""
     rows, figures = [], []
     for entries, models in sizes:
@@ -26,4 +26,4 @@ def table(sizes: list[tuple[int, int]], repetitions: int) -> tuple[Table, list[d
             {"d": entries, "K": models, "milliseconds": milliseconds.figures(), "gigabytes_per_second": speed}
         )
     headings = ("numbers per model", "K", "ms", "GB/s read")
-    return Table("One aggregation (weighted mean in float64)", headings, rows), figures
+    return BenchTable("One aggregation (weighted mean in float64)", headings, rows), figures

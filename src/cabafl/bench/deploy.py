@@ -17,19 +17,20 @@ from flwr.app import ConfigRecord, Context, Message
 
 from cabafl.bench import deploy_flower
 from cabafl.bench.deploy_flower import DEVICES, SECONDS, timed
-from cabafl.bench.report import Check, Section, Table
+from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.timing import Spread
 from cabafl.deployment import wire
-from cabafl.deployment.admission import admit, server_link
-from cabafl.deployment.children import Children, free_ports
-from cabafl.deployment.device import serve
-from cabafl.deployment.fleet import CA, LOOPBACK, PRIVATE_KEY, Device, FleetSettings
-from cabafl.deployment.flower_internals import Link
-from cabafl.deployment.grid import FleetGrid, open_grid
-from cabafl.deployment.local import has_proxy
-from cabafl.deployment.pieces import environment, start_proxy, start_superlink
-from cabafl.deployment.provision import make_fleet
+from cabafl.deployment.device.loop import serve
+from cabafl.deployment.flower.admission import admit, server_link
+from cabafl.deployment.flower.grid import FleetGrid, open_grid
+from cabafl.deployment.flower.internals import Link
+from cabafl.deployment.folder.layout import CA, PRIVATE_KEY, Device, FleetSettings
+from cabafl.deployment.folder.provision import make_fleet
+from cabafl.deployment.messages import TrainingJob, TrainingReply
+from cabafl.deployment.testbed.programs import environment, start_proxy, start_superlink
+from cabafl.deployment.testbed.testbed import has_proxy
 from cabafl.methods.base import PLAIN
+from cabafl.processes.children import LOOPBACK, Children, free_ports
 
 SIZES = (1_000_000, 45_000_000)  # bytes of a model
 POLL = 0.1
@@ -108,7 +109,7 @@ def _timed(grid: FleetGrid, sizes: Sequence[int], times: int) -> dict[str, list[
             lambda message: _exchange(grid, message),
             sizes,
             times,
-            pack=lambda weights: wire.encode_job(0, weights, PLAIN),
+            pack=lambda weights: wire.encode_job(TrainingJob(0, weights, PLAIN)),
             unpack=lambda reply: wire.decode_reply(reply.content, _numbers(reply)).weights,
         )
     finally:
@@ -132,7 +133,9 @@ def handle(message: Message, context: Context) -> Message:
     job = wire.decode_job(message.content, _numbers(message))
     weights = torch.from_numpy(job.weights)
     time.sleep(SECONDS)
-    return Message(content=wire.encode_reply((weights + 1).numpy(), SECONDS, 0.0, None), reply_to=message)
+    return Message(
+        content=wire.encode_reply(TrainingReply((weights + 1).numpy(), SECONDS, 0.0, None)), reply_to=message
+    )
 
 
 def default(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
@@ -175,16 +178,16 @@ def _flwr_run(app: Path, home: Path) -> None:
         raise RuntimeError(f"flwr run failed:\n{done.stdout[-1000:]}{done.stderr[-1000:]}")
 
 
-def measure(sizes: Sequence[int] = SIZES, times: int = 8) -> Section:
+def measure(sizes: Sequence[int] = SIZES, times: int = 8) -> BenchSection:
     """About four minutes on an idle machine, most of it for Flower's default."""
     taken = {DEFAULT: default(sizes, times), OURS: ours(sizes, times), FLEET: fleet(sizes, times)}
     spreads = {name: {size: Spread.of(values) for size, values in found.items()} for name, found in taken.items()}
     titles = [f"{size / 1e6:g} MB" for size in sizes]
     rows = [(name, *(spreads[name][str(size)].text(2) for size in sizes)) for name in taken]
-    return Section(
+    return BenchSection(
         "deploy",
         "Overhead of a dispatch to a real device",
-        [Table("s per dispatch beyond the training", ("set-up", *titles), rows)],
+        [BenchTable("s per dispatch beyond the training", ("set-up", *titles), rows)],
         [
             f"SuperLink and {DEVICES} devices on loopback, one dispatch at a time, each device in turn; {times} "
             "dispatches after one that warms up; median (lowest to highest).",

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from cabafl.bench.report import Check, Section, Table
+from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.timing import Spread, in_turns, ratio
-from cabafl.engine.core import Limits
+from cabafl.engine.core import EngineSetup, Limits
+from cabafl.engine.virtual import VirtualEngine
 from cabafl.execution.base import ExecutorJob, FeatureJob, TrainJob
 from cabafl.execution.inline import LazyExecutor
 from cabafl.fleet import gaussian_fleet
@@ -20,7 +21,6 @@ from cabafl.learning.task import Trained
 from cabafl.methods.base import Job, LossReason, Method, Server, Upload
 from cabafl.recording.folder import RunFolder
 from cabafl.rng import rng
-from cabafl.simulation.engine import Simulation
 
 WEIGHTS = 10  # entries of the model: the checks of uploads and the counting of bytes are not the subject here
 NEVER = 1 << 60
@@ -88,17 +88,17 @@ def event_seconds(load: Load, events: int) -> float:
     sizes = rng(1, "bench sizes").integers(10, 500, load.devices)
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder.create(Path(scratch) / "run", "", {})
-        engine = Simulation(
-            UniformRefill(load.publishes),
-            gaussian_fleet(sizes, seed=1),
-            no_training(),
-            np.zeros(WEIGHTS, dtype=np.float32),
+        setup = EngineSetup(
+            method=UniformRefill(load.publishes),
+            executor=no_training(),
+            initial=np.zeros(WEIGHTS, dtype=np.float32),
+            emit=folder,
             seed=1,
             slots=load.slots,
-            limits=Limits(seconds=None, max_dispatches=NEVER, evaluate_aggregations=NEVER),
-            parameters=WEIGHTS,
-            emit=folder,
+            limits=Limits(seconds=None, max_dispatches=NEVER, evaluate_versions=NEVER),
+            trainable=WEIGHTS,
         )
+        engine = VirtualEngine(setup, gaussian_fleet(sizes, seed=1))
         engine.start()
         folder.positions()  # what the start wrote is on disk
         started = time.perf_counter()
@@ -122,7 +122,7 @@ def loads(fleets: tuple[int, ...], slots: int = 100) -> list[Load]:
 
 def measure(
     events: int = 100_000, repetitions: int = 5, fleets: tuple[int, ...] = (1_000, 100_000, 1_000_000)
-) -> Section:
+) -> BenchSection:
     """Events per second for growing fleets."""
     rows = loads(fleets)
     taken = in_turns({row.label: partial(event_seconds, row, events) for row in rows}, repetitions)
@@ -131,10 +131,10 @@ def measure(
     growth = ratio(taken[large.label], taken[small.label])
     judged = [row for row in rows if row.devices == middle.devices and not row.publishes]
     cells = [(row.label, f"{1e6 / time.median:,.0f}", time.text(1)) for row, time in spreads.items()]
-    return Section(
+    return BenchSection(
         "engine",
         "The engine alone",
-        [Table("Events per second, no-op training", ("fleet", "events/s", "µs per event"), cells)],
+        [BenchTable("Events per second, no-op training", ("fleet", "events/s", "µs per event"), cells)],
         _notes(events, repetitions),
         {
             "events": events,

@@ -5,7 +5,7 @@ import sys
 from cabafl.bench.flute import Clock, Flute, Measured, report
 from cabafl.bench.workload import even_parts, vectors
 from cabafl.execution.choice import open_executor
-from cabafl.runner import make_engine
+from cabafl.lifecycle.simulate import make_engine
 
 NEVER = "1000000000"
 
@@ -22,7 +22,7 @@ def settings(flute: Flute, workers: int) -> list[str]:
         "method.name=fedavg",
         "run.virtual_time=none",
         f"run.max_dispatches={(flute.rounds + 1) * flute.per_round}",
-        f"run.evaluate_aggregations={NEVER}",
+        f"run.evaluate_versions={NEVER}",
         f"run.workers={workers}",
     ]
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cabafl.bench.engine import NEVER, no_training
-from cabafl.bench.report import Check, Section, Table
-from cabafl.engine.core import Limits
+from cabafl.bench.report import BenchSection, BenchTable, Check
+from cabafl.engine.core import EngineSetup, Limits
+from cabafl.engine.virtual import VirtualEngine
 from cabafl.fleet import Fleet, gaussian_fleet
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
 from cabafl.rng import rng
-from cabafl.simulation.engine import Simulation
 
 MODELS = 2.5  # times K: the server may hold this many
 CHUNK = 500  # devices per feature job
@@ -81,17 +81,17 @@ def simulate(point: Point, devices: Fleet) -> int:
     chunks = [range(i, min(i + CHUNK, point.devices)) for i in range(0, point.devices, CHUNK)]
     executor = no_training(chunks, point.width, copy=True)
     parameters = CaBaFLParameters(k=5, m=point.slots, feature_latency="instant")
-    engine = Simulation(
-        CaBaFL(parameters),
-        devices,
-        executor,
-        initial,
+    setup = EngineSetup(
+        method=CaBaFL(parameters),
+        executor=executor,
+        initial=initial,
+        emit=lambda event: None,
         seed=1,
         slots=point.slots,
-        limits=Limits(seconds=None, max_dispatches=8 * point.slots, evaluate_aggregations=NEVER),
-        parameters=point.weights,
-        emit=lambda event: None,
+        limits=Limits(seconds=None, max_dispatches=8 * point.slots, evaluate_versions=NEVER),
+        trainable=point.weights,
     )
+    engine = VirtualEngine(setup, devices)
     engine.run()
     assert engine.ledger.feature_downloads >= 2 * point.devices, "features were collected at least twice"
     return engine.ledger.uploads
@@ -102,7 +102,7 @@ def available() -> bool:
     return Path("/proc/self/clear_refs").exists()
 
 
-def measure(points: list[Point] | None = None) -> Section:
+def measure(points: list[Point] | None = None) -> BenchSection:
     """One process per point."""
     figures: list[dict[str, Any]] = []
     for point in (points or POINTS) if available() else []:
@@ -110,10 +110,10 @@ def measure(points: list[Point] | None = None) -> Section:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         allowed = point.models + point.features + _data(point) + SLACK
         figures.append({**point._asdict(), **json.loads(done.stdout), "allowed": allowed})
-    return Section(
+    return BenchSection(
         "memory",
         "Memory of the server",
-        [Table("Peak beyond the interpreter and its imports", _HEADINGS, [_row(figure) for figure in figures])],
+        [BenchTable("Peak beyond the interpreter and its imports", _HEADINGS, [_row(figure) for figure in figures])],
         [
             "CaBaFL in the engine, jobs that return a copy of their weights at once, two feature collections. Resident "
             "memory (VmHWM) beyond that in use before the engine is built; each point in a process of its own.",

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cabafl.files import as_json, write_atomic
 from cabafl.recording.environment import environment
-from cabafl.recording.folder import as_json, write_atomic
 
 
 @dataclass(frozen=True)
-class Table:
+class BenchTable:
     """Cells are ready to print."""
 
     title: str
@@ -44,22 +44,22 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Section:
+class BenchSection:
     """The outcome of one kind of measurement; ``notes`` say what is and what is not included."""
 
     name: str
     title: str
-    tables: list[Table]
+    tables: list[BenchTable]
     notes: list[str]
     figures: dict[str, Any]
     checks: list[Check] = field(default_factory=list)
 
-    def all_tables(self) -> list[Table]:
+    def all_tables(self) -> list[BenchTable]:
         """The tables, that of the checks last."""
         if not self.checks:
             return self.tables
         headings = ("target", "measured", "asked", "met")
-        return [*self.tables, Table("Targets", headings, [check.cells() for check in self.checks])]
+        return [*self.tables, BenchTable("Targets", headings, [check.cells() for check in self.checks])]
 
     def markdown(self) -> str:
         """A chapter."""
@@ -75,7 +75,7 @@ def machine() -> dict[str, Any]:
     return {"cores": cores, **environment()}
 
 
-def write(folder: Path, sections: Iterable[Section], where: dict[str, Any]) -> None:
+def write(folder: Path, sections: Iterable[BenchSection], where: dict[str, Any]) -> None:
     """``bench.json`` and ``bench.md``."""
     sections = list(sections)
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,6 +96,6 @@ def describe(where: dict[str, Any]) -> str:
     )
 
 
-def _markdown_table(table: Table) -> str:
+def _markdown_table(table: BenchTable) -> str:
     rows = [table.headings, tuple("---" for _ in table.headings), *table.rows]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -1,9 +1,9 @@
 """All sections, in full or quick form."""
 
-from cabafl.bench.report import Section
+from cabafl.bench.report import BenchSection
 
 
-def measure(name: str, quick: bool = False, repetitions: int | None = None) -> Section:
+def measure(name: str, quick: bool = False, repetitions: int | None = None) -> BenchSection:
     """One section by name; ``quick`` takes a few seconds to a minute and is less exact."""
     if name == "simulator":
         from cabafl.bench import simulator
@@ -24,7 +24,7 @@ def measure(name: str, quick: bool = False, repetitions: int | None = None) -> S
 
         return memory.measure(memory.POINTS[:4] if quick else None)
     if name == "deploy":
-        from cabafl.deployment.flower_version import require_flower
+        from cabafl.deployment.flower.version import require_flower
 
         require_flower()
         from cabafl.bench import deploy

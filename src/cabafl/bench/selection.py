@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from cabafl.bench import aggregation
-from cabafl.bench.report import Section, Table
+from cabafl.bench.report import BenchSection, BenchTable
 from cabafl.bench.timing import Spread, seconds
 from cabafl.methods.cabafl.features import FeatureTable
 from cabafl.methods.cabafl.selector import balance_scores, best_device
@@ -41,7 +41,7 @@ def measure(devices: int, width: int, slots: int = 10, repetitions: int = 50) ->
 
 def section(
     selections: Sizes | None = None, aggregations: list[tuple[int, int]] | None = None, repetitions: int = 50
-) -> Section:
+) -> BenchSection:
     """Both at growing N, d and K."""
     rows, figures = [], []
     for devices, width, slots in selections or SELECTIONS:
@@ -50,10 +50,10 @@ def section(
         figures.append({"N": devices, "d": width, "K": slots, "milliseconds": time.figures()})
     means = max(3, repetitions // 10)
     aggregated, more = aggregation.table(AGGREGATIONS if aggregations is None else aggregations, means)
-    return Section(
+    return BenchSection(
         "selection",
         "Selection and aggregation",
-        [Table("One device selection", ("devices N", "feature length d", "slots K", "ms"), rows), aggregated],
+        [BenchTable("One device selection", ("devices N", "feature length d", "slots K", "ms"), rows), aggregated],
         [
             "Selection: every device but K is a candidate, the model has visited 5 devices; one thread.",
             f"{repetitions} selections, {means} aggregations, after a warm-up; median (lowest to highest).",

@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 
-from cabafl.assembly import Parts, make_method
+from cabafl.assembly import SimulationParts, make_method
 from cabafl.bench import bare
-from cabafl.bench.report import Check, Section, Table
+from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.startup import start_up
 from cabafl.bench.timing import Spread, in_turns, ratio, seconds
 from cabafl.bench.workload import even_parts, pictures
 from cabafl.execution.base import Executor, FeatureJob, TrainJob
 from cabafl.execution.choice import worker_count
-from cabafl.execution.processes import ProcessExecutor
-from cabafl.runner import make_engine
+from cabafl.execution.pool import ProcessExecutor
+from cabafl.lifecycle.simulate import make_engine
+from cabafl.methods.base import Objective
 
 BETWEEN = 500  # jobs between two feature collections: m = 50 aggregations of k = 10 trainings
 NEVER = "1000000000"
@@ -40,7 +41,7 @@ class Size:
         return self.jobs * self.epochs * -(-self.samples // self.batch)
 
 
-def cifar_parts(size: Size) -> Parts:
+def cifar_parts(size: Size) -> SimulationParts:
     """CaBaFL on generated pictures. Features are label counts, so that no forward passes hide in the training time."""
     settings = [
         "model.name=cnn",
@@ -51,25 +52,25 @@ def cifar_parts(size: Size) -> Parts:
         "method.features=labels",
         "run.virtual_time=none",
         f"run.max_dispatches={size.jobs}",
-        f"run.evaluate_aggregations={NEVER}",
+        f"run.evaluate_versions={NEVER}",
     ]
     return even_parts(pictures(size.devices * size.samples), size.devices, settings)
 
 
-def open_workers(parts: Parts, count: int) -> ProcessExecutor:
+def open_workers(parts: SimulationParts, count: int) -> ProcessExecutor:
     """Worker processes that have the task, each having trained once."""
     executor = ProcessExecutor(count)
-    executor.load(parts.task, parts.experiment.model.name)
+    executor.load(parts.task)
     weights = parts.task.model.save()
-    tickets = [executor.submit(TrainJob(i, i, weights, 1, 1.0, 0.0)) for i in range(2 * count)]
+    tickets = [executor.submit(TrainJob(i, i, weights, Objective(epochs=1))) for i in range(2 * count)]
     for ticket in tickets:
         executor.result(ticket)
     return executor
 
 
-def simulated_seconds(parts: Parts, executor: Executor, steps: int) -> float:
+def simulated_seconds(parts: SimulationParts, executor: Executor, steps: int) -> float:
     """One whole run of the engine with its method."""
-    method, _ = make_method(parts.experiment)
+    method = make_method(parts.experiment)
     engine = make_engine(replace(parts, method=method), executor, lambda event: None)
     elapsed = seconds(engine.run)
     section = parts.experiment.training
@@ -96,7 +97,7 @@ def bare_seconds(size: Size, tuned: bool) -> Callable[[], float]:
     return timed
 
 
-def collection_seconds(parts: Parts, executor: Executor) -> float:
+def collection_seconds(parts: SimulationParts, executor: Executor) -> float:
     """One feature collection over all devices' samples through the executor."""
     weights = parts.task.model.save()
 
@@ -108,7 +109,9 @@ def collection_seconds(parts: Parts, executor: Executor) -> float:
     return seconds(collect)
 
 
-def measure(size: Size | None = None, repetitions: int = 5, cores: int | None = None, launches: int = 3) -> Section:
+def measure(
+    size: Size | None = None, repetitions: int = 5, cores: int | None = None, launches: int = 3
+) -> BenchSection:
     """Everything side by side: bare loops, one worker, all cores, one collection, start-up."""
     size = size or Size()
     cores = cores or worker_count("auto")
@@ -130,7 +133,7 @@ def measure(size: Size | None = None, repetitions: int = 5, cores: int | None = 
     return _section(size, cores, taken, start_up(launches))
 
 
-def _section(size: Size, cores: int, taken: dict[str, list[float]], launch: dict[str, Spread]) -> Section:
+def _section(size: Size, cores: int, taken: dict[str, list[float]], launch: dict[str, Spread]) -> BenchSection:
     labels = {
         "bare": "bare loop, as a newcomer writes it",
         "tuned": "bare loop, tuned",
@@ -151,12 +154,12 @@ def _section(size: Size, cores: int, taken: dict[str, list[float]], launch: dict
             ("`cabafl run` to its first dispatch, 2 workers", launch["cabafl"].text(2) + " s"),
         ]
     headings = ("who", "s", "ms per step", "speed against bare", "speed against tuned")
-    return Section(
+    return BenchSection(
         "simulator",
         "The simulator against bare torch loops",
         [
-            Table(f"{size.steps:,} local steps ({size.jobs} jobs), CNN on CIFAR-10 shapes", headings, rows),
-            Table("Beside training", ("what", "measured"), beside),
+            BenchTable(f"{size.steps:,} local steps ({size.jobs} jobs), CNN on CIFAR-10 shapes", headings, rows),
+            BenchTable("Beside training", ("what", "measured"), beside),
         ],
         _notes(size, len(taken["bare"])),
         _figures(size, cores, taken, ratios, share, launch),

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from cabafl.bench.flute import Flute, parsed
-from cabafl.bench.report import Check, Section, Table
+from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.timing import Spread, ratio
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -88,7 +88,7 @@ def _in_turns(
     return taken, failed
 
 
-def measure(flute: Flute | None = None, repetitions: int = 3, toolkits: list[Toolkit] | None = None) -> Section:
+def measure(flute: Flute | None = None, repetitions: int = 3, toolkits: list[Toolkit] | None = None) -> BenchSection:
     """Whoever is installed, in turns."""
     flute = flute or Flute()
     toolkits = toolkits or TOOLKITS
@@ -103,10 +103,10 @@ def measure(flute: Flute | None = None, repetitions: int = 3, toolkits: list[Too
         else (toolkit.title, failed.get(toolkit.label, "not installed"), "", "", "")
         for toolkit in toolkits
     ]
-    return Section(
+    return BenchSection(
         "toolkits",
         "The same workload on other toolkits",
-        [Table(_title(flute), _HEADINGS, rows)],
+        [BenchTable(_title(flute), _HEADINGS, rows)],
         _notes(flute, repetitions),
         {
             "rounds": flute.rounds,

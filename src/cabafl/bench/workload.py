@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from cabafl.assembly import Parts, make_faults, make_fleet, make_method, make_task
+from cabafl.assembly import SimulationParts, make_faults, make_fleet, make_method, make_task
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.dataset import Dataset, Split
 from cabafl.data.partition import Partition
@@ -32,14 +32,14 @@ def vectors(samples: int, width: int = 784, test_samples: int = 10) -> Dataset:
     return Dataset("noise", "vector", split(samples), split(test_samples), 10)
 
 
-def even_parts(dataset: Dataset, devices: int, settings: list[str]) -> Parts:
+def even_parts(dataset: Dataset, devices: int, settings: list[str]) -> SimulationParts:
     """An experiment's parts on a given data set, all devices having the same number of samples."""
     experiment: Experiment = load_experiment(None, settings)
     samples = len(dataset.train)
     offsets = np.arange(devices + 1, dtype=np.int64) * (samples // devices)
     partition = Partition(np.arange(samples, dtype=np.int64), offsets)
-    method, parameters = make_method(experiment)
+    method = make_method(experiment)
     task = make_task(experiment, dataset, partition)
     fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     faults = make_faults(experiment, devices)
-    return Parts(experiment, task, fleet, faults, experiment.slots(devices), method, parameters)
+    return SimulationParts(experiment, method, task, experiment.slots(devices), fleet, faults)

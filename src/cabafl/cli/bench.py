@@ -10,7 +10,7 @@ from cabafl.bench import SECTIONS
 from cabafl.cli.console import console
 
 if TYPE_CHECKING:
-    from cabafl.bench.report import Section
+    from cabafl.bench.report import BenchSection
 
 app = typer.Typer(help="Measure cabafl on this machine: ratios taken side by side, with their spread.")
 
@@ -82,13 +82,13 @@ def deploy(quick: Quick = False, repetitions: Repetitions = None, out: Out = Non
 def _measure(names: tuple[str, ...] | list[str], quick: bool, repetitions: int | None, out: Path | None) -> None:
     from cabafl.bench.sections import measure
 
-    sections: list[Section] = []
+    sections: list[BenchSection] = []
     for name in names:
         sections.append(_shown(measure(name, quick, repetitions)))
         _finish(sections, out)  # after each, lest an interrupted measurement lose all
 
 
-def _shown(section: "Section") -> "Section":
+def _shown(section: "BenchSection") -> "BenchSection":
     for content in section.all_tables():
         table = Table(title=f"{section.title}: {content.title}", title_justify="left")
         for i, heading in enumerate(content.headings):
@@ -102,7 +102,7 @@ def _shown(section: "Section") -> "Section":
     return section
 
 
-def _finish(sections: list["Section"], out: Path | None) -> None:
+def _finish(sections: list["BenchSection"], out: Path | None) -> None:
     from cabafl.bench.report import describe, machine, write
 
     where = machine()

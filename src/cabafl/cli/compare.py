@@ -11,7 +11,7 @@ from cabafl.cli.console import console, tell
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
-    from cabafl.comparison.grid import Cell
+    from cabafl.comparison.grid import GridRun
     from cabafl.config import Experiment
 
 File = Annotated[Path | None, typer.Argument(help="An experiment file (TOML); without it, the defaults.")]
@@ -115,7 +115,7 @@ def _count(jobs: str) -> int:
 class _Bar:
     """Progress over the whole grid."""
 
-    def __init__(self, cells: "Sequence[Cell]", enabled: bool) -> None:
+    def __init__(self, cells: "Sequence[GridRun]", enabled: bool) -> None:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -136,7 +136,7 @@ class _Bar:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def update(self, cells: "Sequence[Cell]") -> None:
+    def update(self, cells: "Sequence[GridRun]") -> None:
         """Looks at all runs."""
         done = sum(cell.done for cell in cells)
         running = [c.label for c in cells if c.process is not None and c.process.poll() is None]

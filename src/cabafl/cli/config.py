@@ -18,5 +18,5 @@ def config(
     from cabafl.toml import experiment_toml
 
     experiment = read(file, settings)
-    _, parameters = make_method(experiment)
+    parameters = make_method(experiment).parameters
     console.print(experiment_toml(experiment, parameters, comments=True), end="", soft_wrap=True)

@@ -65,16 +65,17 @@ def server(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Run an experiment on the fleet; started again, it goes on where it was. The SuperLink has to be running."""
-    from cabafl.deployment.flower_version import require_flower
+    from cabafl.deployment.flower.version import require_flower
 
     require_flower()
     experiment = read(file, settings)
     from cabafl.cli.progress import Progress
-    from cabafl.deployment.fleet import Fleet
-    from cabafl.deployment.service import STATUS, serve
-    from cabafl.deployment.superlink import SuperLink
+    from cabafl.deployment.flower.superlink import SuperLink
+    from cabafl.deployment.folder.layout import FleetFolder
+    from cabafl.deployment.server.serve import serve
+    from cabafl.deployment.server.status import STATUS
 
-    fleet = Fleet.load(folder)
+    fleet = FleetFolder.load(folder)
     path = out or fleet.state / "run"
     again = f"cabafl deploy server {folder} ..."
     with Progress(experiment, enabled=not quiet, wall=True) as progress, stoppable(path, again):
@@ -88,18 +89,18 @@ def device(
     number: Annotated[int | None, typer.Option("--id", help="Which device of a fleet folder.")] = None,
 ) -> None:
     """Take part as a device, until stopped."""
-    from cabafl.deployment.flower_version import require_flower
+    from cabafl.deployment.flower.version import require_flower
 
     require_flower()
     import logging
 
-    from cabafl.deployment.device import serve as answer
-    from cabafl.deployment.fleet import CA, PRIVATE_KEY, Device, Fleet
-    from cabafl.deployment.flower_internals import Link
-    from cabafl.deployment.participant import Participant
+    from cabafl.deployment.device.loop import serve as answer
+    from cabafl.deployment.device.participant import Participant
+    from cabafl.deployment.flower.internals import Link
+    from cabafl.deployment.folder.layout import CA, PRIVATE_KEY, Device, FleetFolder
 
     if number is not None:
-        folders = Fleet.load(folder).device_folders()
+        folders = FleetFolder.load(folder).device_folders()
         if number not in folders:
             raise UserError(f"--id = {number}: no such device; accepted: {', '.join(map(str, folders)) or 'none'}")
         folder = folders[number]
@@ -124,10 +125,10 @@ def status(
     """Show the devices, who holds which model, and when they were last heard of."""
     import json
 
-    from cabafl.deployment.fleet import Fleet
-    from cabafl.deployment.service import STATUS, read_status
+    from cabafl.deployment.folder.layout import FleetFolder
+    from cabafl.deployment.server.status import STATUS, read_status
 
-    found = read_status(Fleet.load(folder).state / STATUS)
+    found = read_status(FleetFolder.load(folder).state / STATUS)
     if as_json:
         console.print_json(json.dumps(found))
     else:
@@ -144,12 +145,12 @@ def local(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Run a whole fleet on this machine: real processes, real TCP, TLS and keys; slow devices are imitated."""
-    from cabafl.deployment.flower_version import require_flower
+    from cabafl.deployment.flower.version import require_flower
 
     require_flower()
     experiment = read(file, settings)
     from cabafl.cli.progress import Progress
-    from cabafl.deployment.local import Testbed, with_defaults
+    from cabafl.deployment.testbed.testbed import Testbed, with_defaults
 
     bed = Testbed((out or new_folder(experiment)).resolve(), devices, time_scale)
     experiment = with_defaults(experiment, devices)
@@ -199,30 +200,30 @@ def _show_status(found: dict[str, Any]) -> None:
 
 
 def _make(folder: Path, given: dict[str, Any], devices: int) -> None:
-    from cabafl.deployment.flower_version import require_flower
+    from cabafl.deployment.flower.version import require_flower
 
     require_flower()
-    from cabafl.deployment.fleet import FleetSettings
-    from cabafl.deployment.provision import make_fleet
+    from cabafl.deployment.folder.layout import FleetSettings
+    from cabafl.deployment.folder.provision import make_fleet
     from cabafl.validation import validated
 
     if not given.keys() & {"name", "ip"} and sys.stdin.isatty():
         given |= _ask()
     fleet = make_fleet(folder, validated(FleetSettings, given), devices)
     console.print(
-        f"Fleet of {devices} devices, server {fleet.settings.address}: {folder}\nNext: {folder / 'README.md'}",
+        f"FleetFolder of {devices} devices, server {fleet.settings.address}: {folder}\nNext: {folder / 'README.md'}",
         soft_wrap=True,
     )
 
 
 def _add(folder: Path, count: int) -> None:
-    from cabafl.deployment.flower_version import require_flower
+    from cabafl.deployment.flower.version import require_flower
 
     require_flower()
-    from cabafl.deployment.fleet import Fleet
-    from cabafl.deployment.provision import add_devices
+    from cabafl.deployment.folder.layout import FleetFolder
+    from cabafl.deployment.folder.provision import add_devices
 
-    for device in add_devices(Fleet.load(folder), count):
+    for device in add_devices(FleetFolder.load(folder), count):
         console.print(f"Device {device.id}: {device.folder}", soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ import typer
 from cabafl.cli import bench, compare, config, data, deploy, lists, observe, report, run
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
-from cabafl.lifeline import die_with_parent
+from cabafl.processes.lifeline import die_with_parent
 
 app = typer.Typer(
     name="cabafl",

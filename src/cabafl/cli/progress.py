@@ -11,7 +11,7 @@ from cabafl.recording.events import Dispatched, Evaluated, Event, Published, Upl
 
 
 class Progress:
-    """Time, uploads, aggregations, accuracy and speed; a plain line per tenth of the run off a terminal."""
+    """Time, uploads, versions, accuracy and speed; a plain line per tenth of the run off a terminal."""
 
     def __init__(self, experiment: Experiment, enabled: bool, wall: bool = False) -> None:
         run = experiment.run
@@ -19,7 +19,7 @@ class Progress:
         self._total = float(run.max_dispatches or (run.wall_time if wall else run.virtual_time) or 1)
         self._enabled = enabled
         self._live = enabled and console.is_terminal
-        self._dispatches = self._uploads = self._aggregations = 0
+        self._dispatches = self._uploads = self._versions = 0
         self._accuracy = float("nan")
         self._started = self._shown = time.perf_counter()
         self._tenth = 0
@@ -50,7 +50,7 @@ class Progress:
         elif isinstance(event, Dispatched):
             self._dispatches += 1
         elif isinstance(event, Published):
-            self._aggregations += 1
+            self._versions += 1
         elif isinstance(event, Evaluated):
             self._accuracy = event.accuracy
         else:
@@ -58,13 +58,13 @@ class Progress:
         now = time.perf_counter()
         if isinstance(event, Evaluated) or now - self._shown > 0.2:
             self._shown = now
-            self._show(event.virtual_time if isinstance(event, Evaluated) else event.t, now)
+            self._show(event.time, now)
 
-    def _show(self, virtual: float, now: float) -> None:
-        done = float(self._dispatches) if self._by_dispatches else virtual
+    def _show(self, reached: float, now: float) -> None:
+        done = float(self._dispatches) if self._by_dispatches else reached
         speed = self._uploads / max(now - self._started, 1e-9)
         text = (
-            f"t = {virtual:,.0f} s  {self._uploads:,} uploads  {self._aggregations:,} aggregations  "
+            f"t = {reached:,.0f} s  {self._uploads:,} uploads  {self._versions:,} versions  "
             f"accuracy {100 * self._accuracy:.1f} %  {speed:.1f} jobs/s"
         )
         self._bar.update(self._task, completed=done, text=text)

@@ -14,7 +14,7 @@ from cabafl.errors import UserError
 
 if TYPE_CHECKING:
     from cabafl.config import Experiment
-    from cabafl.runner import Result
+    from cabafl.lifecycle.simulate import Result
 
 
 def read(file: Path | None, settings: list[str] | None) -> "Experiment":
@@ -37,7 +37,7 @@ def run(
     """Run one experiment in virtual time."""
     experiment = read(file, settings)
     from cabafl.cli.progress import Progress
-    from cabafl.runner import simulate
+    from cabafl.lifecycle.simulate import simulate
 
     folder = out or new_folder(experiment)
     with Progress(experiment, enabled=not quiet) as progress, stoppable(folder):
@@ -55,7 +55,7 @@ def resume(
     """Continue an interrupted run, to the same bytes."""
     from cabafl.cli.progress import Progress
     from cabafl.config import load_experiment
-    from cabafl.runner import resume as go_on
+    from cabafl.lifecycle.simulate import resume as go_on
 
     path = folder / "experiment.toml"
     experiment = load_experiment(path if path.exists() else None)
@@ -70,7 +70,7 @@ def resume(
 @contextmanager
 def stoppable(folder: Path, again: str | None = None) -> Iterator[None]:
     """Ctrl-C and SIGTERM end a run with what can be done about it."""
-    from cabafl.runner import Stopped
+    from cabafl.lifecycle.stopping import Stopped
 
     again = again or f"cabafl resume {folder}"
     try:
@@ -122,8 +122,8 @@ def summary_table(summary: dict[str, Any]) -> Table:
         "accuracy at the end (%)": percent(summary["final_accuracy"]),
         "stability (deviation of the moving average) (%)": percent(summary["stability"]),
         "fairness (variance of selections)": "-" if summary["fairness"] is None else f"{summary['fairness']:.2e}",
-        f"{summary['clock']} time (s)": f"{summary['virtual_time']:,.0f}",
-        "aggregations": f"{summary['aggregations']:,}",
+        f"{summary['clock']} time (s)": f"{summary['time']:,.0f}",
+        "versions published": f"{summary['versions']:,}",
         "uploads": f"{summary['uploads']:,}",
         "jobs lost": losses,
         "models transferred": f"{summary['transfers']:,} ({summary['bytes'] / 1e6:,.0f} MB)",

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from cabafl.assembly import make_method
-from cabafl.config import Experiment, load_experiment
+from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.errors import UserError
-from cabafl.recording.folder import EXPERIMENT, METRICS, SUMMARY, claim
+from cabafl.files import lock
+from cabafl.recording.folder import EXPERIMENT, METRICS, SUMMARY
 from cabafl.toml import experiment_toml
 
 PARENT = "CABAFL_PARENT"  # tells a run which process it belongs to
 LOCK = ".lock"
-EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")
 
 
 @dataclass
-class Cell:
+class GridRun:
     """One run of the grid."""
 
     label: str
@@ -55,7 +55,7 @@ class Cell:
 
 def make_grid(
     base: Experiment, variants: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], out: Path
-) -> list[Cell]:
+) -> list[GridRun]:
     """Every variant (label -> keys of ``[method]``) with every seed. All else is equal: the same seed gives the same
     partition, initial weights, device speeds, shuffles and evaluation instants."""
     cells = []
@@ -63,13 +63,13 @@ def make_grid(
         for label, keys in variants.items():
             experiment = base.model_copy(update={"seed": seed, "method": type(base.method)(**keys)})
             make_method(experiment)  # a wrong key ends the comparison before it starts
-            cells.append(Cell(label, seed, experiment, out / "runs" / f"{label}-seed{seed}"))
+            cells.append(GridRun(label, seed, experiment, out / "runs" / f"{label}-seed{seed}"))
     for cell in cells:
         _check_belongs(cell)
     return cells
 
 
-def _check_belongs(cell: Cell) -> None:
+def _check_belongs(cell: GridRun) -> None:
     """A folder left by an earlier call must hold this very run."""
     path = cell.folder / EXPERIMENT
     if path.exists() and _essence(load_experiment(path)) != _essence(cell.experiment):
@@ -81,7 +81,7 @@ def _check_belongs(cell: Cell) -> None:
 def _essence(experiment: Experiment) -> str:
     """What determines a run's bytes."""
     run = experiment.run.model_copy(update=dict.fromkeys(EXECUTION_KEYS))
-    _, parameters = make_method(experiment)
+    parameters = make_method(experiment).parameters
     return experiment_toml(experiment.model_copy(update={"run": run}), parameters)
 
 
@@ -90,21 +90,21 @@ def claimed(out: Path) -> Iterator[None]:
     """The folder is this comparison's alone: a second one would do the same runs."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = (out / LOCK).open("ab")
+        file = (out / LOCK).open("ab")
     except OSError as error:
         raise UserError(f"--out = {out}: cannot be written: {error.strerror}") from None
-    with lock:
-        claim(lock, f"--out = {out}: another comparison is at work there; accepted: one at a time, or another folder")
+    with file:
+        lock(file, f"--out = {out}: another comparison is at work there; accepted: one at a time, or another folder")
         yield
 
 
-def run_grid(cells: Sequence[Cell], jobs: int, tick: Callable[[Sequence[Cell]], None]) -> None:
+def run_grid(cells: Sequence[GridRun], jobs: int, tick: Callable[[Sequence[GridRun]], None]) -> None:
     """Carries out what is not done, ``jobs`` runs at a time; a run that fails is noted and the others go on.
 
     When fewer runs than ``jobs`` are left to start, they get several worker processes each instead.
     """
     pending = [cell for cell in cells if not cell.done]
-    running: list[Cell] = []
+    running: list[GridRun] = []
     with _forwarded_signals(running) as stopped:
         while (pending and not stopped()) or running:
             while pending and (free := jobs - sum(cell.cores for cell in running)) > 0 and not stopped():
@@ -121,7 +121,7 @@ def run_grid(cells: Sequence[Cell], jobs: int, tick: Callable[[Sequence[Cell]], 
             raise KeyboardInterrupt
 
 
-def _start(cell: Cell) -> None:
+def _start(cell: GridRun) -> None:
     # How many actors a Ray cluster has is the user's business.
     workers = [] if cell.experiment.run.executor == "ray" else [f"run.workers={0 if cell.cores == 1 else cell.cores}"]
     cell.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def _start(cell: Cell) -> None:
     if (cell.folder / EXPERIMENT).exists():
         command += ["resume", str(cell.folder), *workers]
     else:
-        _, parameters = make_method(cell.experiment)
+        parameters = make_method(cell.experiment).parameters
         file = cell.folder.with_suffix(".toml")
         file.write_text(experiment_toml(cell.experiment, parameters), encoding="utf-8")
         command += ["run", str(file), *workers, "--out", str(cell.folder)]
@@ -146,7 +146,7 @@ def _start(cell: Cell) -> None:
         )
 
 
-def _end(cell: Cell) -> None:
+def _end(cell: GridRun) -> None:
     assert cell.process is not None
     code = cell.process.returncode
     if code == 0:
@@ -160,7 +160,7 @@ def _end(cell: Cell) -> None:
 
 
 @contextmanager
-def _forwarded_signals(running: Sequence[Cell]) -> Iterator[Callable[[], bool]]:
+def _forwarded_signals(running: Sequence[GridRun]) -> Iterator[Callable[[], bool]]:
     """Ctrl-C and SIGTERM stop all runs, each with a checkpoint."""
     asked: list[int] = []
 

@@ -1,7 +1,7 @@
 """The paper's two observations: features of a layer tell how balanced data are, finer than labels do."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ from cabafl.data.partition import Partition, make_partition
 from cabafl.errors import UserError
 from cabafl.learning.features import features_of_each, find_layer
 from cabafl.learning.task import Task
-from cabafl.learning.training import train
+from cabafl.learning.training import LocalTraining, train
+from cabafl.methods.base import Objective
 from cabafl.rng import rng, seed64
 
 Floats = npt.NDArray[np.float64]
@@ -51,7 +52,8 @@ def sample_features(task: Task, epochs: int) -> Floats:
     x, y = task.gather(np.arange(len(task.dataset.train)))
     if len(y) == 0:
         raise UserError("data.train_limit: no samples to observe")
-    train(network, x, y, replace(task.settings, epochs=epochs), seed64(task.seed, "observe"))
+    how = LocalTraining(task.spec.training, Objective(epochs=epochs), task.dp)
+    train(network, x, y, how, seed64(task.spec.seed, "observe"))
     layer = find_layer(network, task.feature_layer)
     rows = [features_of_each(network, layer, part) for part in torch.split(x, 500)]
     return torch.cat(rows).numpy()

@@ -8,12 +8,12 @@ and no format that could hold one. A job says nothing about where its model has 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
+from cabafl.deployment.messages import FeatureQuery, Hello, TrainingJob, TrainingReply
 from cabafl.methods.base import FeatureKind, Objective, Weights
 
 TRAIN, FEATURES, HELLO = "train", "query.features", "query.hello"  # message types
@@ -30,38 +30,12 @@ class Malformed(ValueError):
     """A message that is not what it should be; the reason in one line."""
 
 
-@dataclass(frozen=True)
-class TrainingJob:
-    """A model to train."""
-
-    number: int
-    weights: Weights
-    objective: Objective
-
-
-@dataclass(frozen=True)
-class TrainingReply:
-    """The trained model, what it took, and the mean loss of the last epoch where the job asked for it."""
-
-    weights: Weights
-    seconds: float
-    joules: float
-    loss: float | None
-
-
-@dataclass(frozen=True)
-class FeatureQuery:
-    """A model under which a device is to describe its data."""
-
-    weights: Weights
-    kind: FeatureKind
-
-
-def encode_job(number: int, weights: Weights, objective: Objective) -> RecordDict:
+def encode_job(job: TrainingJob) -> RecordDict:
     """A job for a device."""
+    objective = job.objective
     return _encode(
-        weights,
-        number=number,
+        job.weights,
+        number=job.number,
         epochs=-1 if objective.epochs is None else objective.epochs,
         lr_scale=float(objective.lr_scale),
         prox=float(objective.prox),
@@ -91,13 +65,14 @@ def decode_job(record: RecordDict, length: int) -> TrainingJob:
     return TrainingJob(number, weights, objective)
 
 
-def encode_reply(weights: Weights, seconds: float, joules: float, loss: float | None) -> RecordDict:
+def encode_reply(reply: TrainingReply) -> RecordDict:
     """A trained model."""
+    loss = reply.loss
     known = loss is not None and math.isfinite(loss)
     return _encode(
-        weights,
-        seconds=float(seconds),
-        joules=float(joules),
+        reply.weights,
+        seconds=float(reply.seconds),
+        joules=float(reply.joules),
         loss=float(loss or 0.0) if known else 0.0,
         losses=int(known),
     )
@@ -111,9 +86,9 @@ def decode_reply(record: RecordDict, length: int) -> TrainingReply:
     return TrainingReply(weights, _amount(values, "seconds"), _amount(values, "joules"), loss)
 
 
-def encode_feature_query(weights: Weights, kind: FeatureKind) -> RecordDict:
+def encode_feature_query(query: FeatureQuery) -> RecordDict:
     """Asks a device for its feature vector."""
-    return _encode(weights, kind=kind)
+    return _encode(query.weights, kind=query.kind)
 
 
 def decode_feature_query(record: RecordDict, length: int) -> FeatureQuery:
@@ -151,10 +126,10 @@ def encode_hello(samples: int, fresh: bool) -> RecordDict:
     return RecordDict({_VALUES: ConfigRecord({"samples": int(samples), "fresh": int(fresh)})})
 
 
-def decode_hello(record: RecordDict) -> tuple[int, bool]:
-    """Samples, and whether the process is new to the experiment."""
+def decode_hello(record: RecordDict) -> Hello:
+    """What `encode_hello` was given."""
     values = _only_values(record, {"samples": "int", "fresh": "int"})
-    return _count(values, "samples"), bool(_count(values, "fresh"))
+    return Hello(_count(values, "samples"), bool(_count(values, "fresh")))
 
 
 def _only_values(record: RecordDict, fields: Mapping[str, Field]) -> dict[str, int | float | str]:

@@ -7,6 +7,7 @@ its SHA-256 and is replaced last, in one step; only then is the previous checkpo
 import hashlib
 import json
 import struct
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +16,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from cabafl.errors import UserError
-from cabafl.recording.folder import CHECKPOINT, as_json, sync, write_atomic
+from cabafl.files import as_json, sync, write_atomic
+from cabafl.recording.folder import CHECKPOINT
 from cabafl.state import Decoder, Encoder
 
-FORMAT = 1
+FORMAT = 2
+WRITERS = {1: "0.1"}  # earlier formats
 
 
 class Checkpoint(NamedTuple):
@@ -47,7 +50,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, experiment: str) -> No
             "experiment": fingerprint(experiment),
             "positions": checkpoint.positions,
             "wall_seconds": checkpoint.wall_seconds,
-            "virtual_time": checkpoint.engine["now"],
+            "time": checkpoint.engine["now"],
         }
         write_atomic(folder / CHECKPOINT, as_json(about))
     except (OSError, SafetensorError) as error:
@@ -66,7 +69,7 @@ def load_checkpoint(folder: Path, experiment: str) -> Checkpoint | None:
     try:
         about = json.loads(pointer.read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
-            raise UserError(f"{pointer}: format {about['format']!r} is not known to this version; accepted: {FORMAT}")
+            raise UserError(_other_format(pointer, about["format"]))
         if about["experiment"] != fingerprint(experiment):
             raise UserError(f"{pointer}: belongs to another experiment than {folder / 'experiment.toml'}")
         path = folder / Path(about["file"]).name
@@ -78,6 +81,14 @@ def load_checkpoint(folder: Path, experiment: str) -> Checkpoint | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError, struct.error) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{pointer}: not a checkpoint that can be continued: {reason}") from None
+
+
+def _other_format(pointer: Path, found: Any) -> str:
+    writer = f"cabafl {WRITERS[found]}" if found in WRITERS else "another version of cabafl"
+    return (
+        f"{pointer}: format {found!r}, written by {writer}; accepted: format {FORMAT}, of this version "
+        f"({version('cabafl')}); finish the run with the version that began it, or start it again in a new folder"
+    )
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -1,12 +1,12 @@
 """The server side of the contract, as far as it does not depend on the clock.
 
 It keeps the books (versions, costs, who is idle), applies the rules all methods share to every upload, and keeps the
-record. `simulation.engine` adds virtual time and simulated devices.
+record. `engine.virtual` adds virtual time and simulated devices, `engine.wall` the wall clock and real ones.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from cabafl.engine.idle import IdleSet
 from cabafl.engine.ledger import Ledger
-from cabafl.engine.outbox import Outbox, Score
+from cabafl.engine.outbox import Outbox, PendingScore
 from cabafl.execution.base import Executor
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
 from cabafl.recording.events import Event, Lost, Noted, Published, Uploaded
@@ -22,6 +22,7 @@ from cabafl.rng import Stream, seed64
 from cabafl.state import attributes
 
 FOREVER = float("inf")
+FEATURE_BYTES = 8  # per number of a feature vector on the wire
 
 
 @dataclass(frozen=True)
@@ -31,50 +32,62 @@ class Limits:
     seconds: float | None = 1200.0
     max_dispatches: int | None = None
     evaluate_every: float = 20.0
-    evaluate_aggregations: int | None = None
+    evaluate_versions: int | None = None
     slot_timeout: float | None = None
     max_staleness: int | None = None
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """What an engine needs for a run, whatever its clock."""
+
+    method: Method
+    executor: Executor
+    initial: Weights
+    emit: Callable[[Event], None]
+    seed: int
+    slots: int
+    limits: Limits
+    trainable: int
+    epochs: int = 1
+    learning_rate: float = 0.01
+
+
+@dataclass(slots=True)
+class Flight(Job):
+    """A job under way."""
+
+    started: float = 0.0
+    abandoned: bool = False  # timed out; its device is still busy with it
 
 
 class Engine(ABC):
     """Drives one method. It is the `Server` its method talks to; a subclass sends jobs out and serves events."""
 
-    clock_name: ClassVar[str] = "virtual"  # whose seconds ``now`` counts
+    clock: ClassVar[str]  # "virtual" or "wall": whose seconds ``now`` counts
+    flights: Mapping[int, Flight]  # jobs under way, by number
 
-    def __init__(
-        self,
-        method: Method,
-        sizes: Ints,
-        executor: Executor,
-        initial: Weights,
-        *,
-        seed: int,
-        slots: int,
-        limits: Limits,
-        parameters: int,
-        epochs: int,
-        learning_rate: float,
-        emit: Callable[[Event], None],
-    ) -> None:
-        self.method = method
-        self.sizes = sizes
-        self.executor = executor
-        self.initial = initial
-        self.seed = seed
-        self.slots = slots
+    def __init__(self, setup: EngineSetup, sizes: Ints) -> None:
+        limits = setup.limits
+        self.method = setup.method
+        self.executor = setup.executor
+        self.initial = setup.initial
+        self.seed = setup.seed
+        self.slots = setup.slots
         self.limits = limits
-        self.parameters = parameters
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.outbox = Outbox(executor, emit)
+        self.trainable = setup.trainable
+        self.epochs = setup.epochs
+        self.learning_rate = setup.learning_rate
+        self.sizes = sizes
+        self.outbox = Outbox(setup.executor, setup.emit)
         self.idle = IdleSet(len(sizes), np.flatnonzero(sizes > 0))
         self.now = 0.0
         self.version = 0
-        self.model = initial
+        self.model = setup.initial
         self.ledger = Ledger()
         self.selections = np.zeros(len(sizes), dtype=np.int64)
         self._streams: dict[str, Stream] = {}
-        self._score: Score | None = None  # of the version evaluated last
+        self._score: PendingScore | None = None  # of the version evaluated last
         self._row: tuple[float, int] | None = None  # time and version of the last row written
         self._size, self._selected = sizes.data, self.selections.data  # the same memory, cheaper to look at one entry
         self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
@@ -92,7 +105,7 @@ class Engine(ABC):
         self.model = weights
         self.version += 1
         self.outbox.put(Published(self.now, self.version, facts))
-        every = self.limits.evaluate_aggregations
+        every = self.limits.evaluate_versions
         if every is not None and self.version % every == 0:
             self._evaluate()
 
@@ -101,7 +114,7 @@ class Engine(ABC):
         self.outbox.put(Noted(self.now, kind, facts))
 
     @abstractmethod
-    def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
+    def dispatch(self, device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
         """See `Server.dispatch`."""
 
     @abstractmethod
@@ -145,7 +158,7 @@ class Engine(ABC):
         device, version = job.device, job.version
         staleness = self.version - version
         ledger.staleness[staleness] += 1
-        self.outbox.put(Uploaded(self.now, job.number, device, job.tag, version, staleness))
+        self.outbox.put(Uploaded(self.now, job.number, device, job.slot, version, staleness))
         rate = self.learning_rate * job.objective.lr_scale
         self.method.on_upload(self, Upload(job, weights, self._size[device], rate, seconds, loss))
 
@@ -160,12 +173,12 @@ class Engine(ABC):
 
     def _lose(self, job: Job, reason: LossReason) -> None:
         self.ledger.losses[reason] += 1
-        self.outbox.put(Lost(self.now, job.number, job.device, job.tag, reason))
+        self.outbox.put(Lost(self.now, job.number, job.device, job.slot, reason))
         self.method.on_loss(self, job, reason)
 
     def _evaluate(self) -> None:
         if self._score is None or self._score.version != self.version:
-            self._score = Score(self.version)
+            self._score = PendingScore(self.version)
             self._score.begin(self.executor, self.model, self.now)
         self._row = self.now, self.version
         self.outbox.put_row(self.now, self._score, self.ledger)
@@ -176,6 +189,10 @@ class Engine(ABC):
         if self._row != (self.now, self.version):
             self._evaluate()
         self.outbox.flush(wait=True)
+
+    def flight_of(self, device: int) -> Flight | None:
+        """The job a device is busy with."""
+        return next((flight for flight in self.flights.values() if flight.device == device), None)
 
     # State
 
@@ -204,6 +221,6 @@ class Engine(ABC):
         self._selected = self.selections.data
         for purpose, counter in state["streams"].items():
             self.random(purpose).counter = counter
-        self._score = Score(*state["score"])
+        self._score = PendingScore(*state["score"])
         self._row = state["row"]
         vars(self.method).update(state["method"])

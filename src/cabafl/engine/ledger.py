@@ -26,6 +26,12 @@ class Ledger(State):
         self.staleness = defaultdict(int, self.staleness)
 
     @property
+    def mean_staleness(self) -> float | None:
+        """Of all uploads; None before the first."""
+        uploads = sum(self.staleness.values())
+        return sum(s * n for s, n in self.staleness.items()) / uploads if uploads else None
+
+    @property
     def transfers(self) -> int:
         """Models that travelled one way; the small feature vectors do not count."""
         return self.downloads + self.uploads + self.feature_downloads

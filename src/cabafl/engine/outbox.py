@@ -12,7 +12,7 @@ from cabafl.recording.events import Evaluated, Event
 PENDING_LIMIT = 16  # evaluations that may be under way before the engine waits for the oldest
 
 
-class Score:
+class PendingScore:
     """Accuracy and loss of one version, computed when first needed, in fixed chunks added in order."""
 
     def __init__(self, version: int, value: tuple[float, float] | None = None) -> None:
@@ -40,7 +40,7 @@ class Score:
 @dataclass(slots=True)
 class _PendingRow:
     time: float
-    score: Score
+    score: PendingScore
     totals: tuple[int, int, int, int, int, float]
 
 
@@ -54,7 +54,7 @@ class Outbox:
         self.waiting: deque[Event | _PendingRow] = deque()  # the first is a row under way
         self._pending = 0
 
-    def put_row(self, time: float, score: Score, ledger: Ledger) -> None:
+    def put_row(self, time: float, score: PendingScore, ledger: Ledger) -> None:
         """An evaluation of now, whose figures may come later; the totals are those of now."""
         totals = (
             ledger.downloads,

@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-Weights = npt.NDArray[np.float32]
+from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
 
 
 class TrainJob(NamedTuple):
@@ -15,10 +12,7 @@ class TrainJob(NamedTuple):
     number: int
     device: int
     weights: Weights
-    epochs: int | None
-    lr_scale: float
-    prox: float
-    report_loss: bool = False
+    objective: Objective = PLAIN
 
 
 class EvaluateJob(NamedTuple):
@@ -32,7 +26,7 @@ class FeatureJob(NamedTuple):
     """Features of consecutive devices; the result has one float32 row per device."""
 
     weights: Weights
-    kind: str
+    kind: FeatureKind
     devices: range
 
 

@@ -9,7 +9,7 @@ from cabafl.config import Experiment, RunSection
 from cabafl.errors import RunStopped, UserError
 from cabafl.execution.base import Executor
 from cabafl.execution.inline import inline_executor
-from cabafl.execution.processes import ProcessExecutor
+from cabafl.execution.pool import ProcessExecutor
 from cabafl.execution.queued import QueuedExecutor, Warn, WorkersDie
 from cabafl.execution.ray_cluster import open_ray
 from cabafl.learning.task import Task
@@ -28,12 +28,11 @@ class _Inline:
 
 
 class _Queued:
-    def __init__(self, executor: QueuedExecutor, model: str) -> None:
+    def __init__(self, executor: QueuedExecutor) -> None:
         self._executor = executor
-        self._model = model
 
     def for_task(self, task: Task) -> Executor:
-        self._executor.load(task, self._model)
+        self._executor.load(task)
         return self._executor
 
 
@@ -53,7 +52,7 @@ def open_executor(experiment: Experiment, warn: Warn | None = None) -> Iterator[
         return
     try:
         with _open_queued(run, warn) as executor:
-            yield _Queued(executor, experiment.model.name)
+            yield _Queued(executor)
     except WorkersDie as error:
         raise RunStopped(str(error)) from None
 

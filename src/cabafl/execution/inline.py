@@ -11,7 +11,7 @@ from cabafl.learning.task import Task
 def carry_out(task: Task, job: ExecutorJob) -> Any:
     """One job on a task, whatever process it lives in."""
     if isinstance(job, TrainJob):
-        return task.train(*job)
+        return task.train(job.number, job.device, job.weights, job.objective)
     if isinstance(job, EvaluateJob):
         return task.evaluate(*job)
     return task.features(*job)

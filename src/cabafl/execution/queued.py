@@ -67,8 +67,8 @@ class QueuedExecutor(ABC):
         self._due.pop(ticket, None)
         self._results.pop(ticket, None)
 
-    def load(self, task: Task, model: str) -> None:
-        """Gives the workers the task; ``model`` is the network's name in the experiment."""
+    def load(self, task: Task) -> None:
+        """Gives the workers the task."""
         self.evaluation_chunks = task.evaluation_chunks
         self.feature_chunks = task.feature_chunks()
 

@@ -1,6 +1,6 @@
 """Jobs on Ray actors, on this machine or on a cluster.
 
-Data and recipe go into Ray's object store once; every actor builds its task from them and keeps it. Weights that travel
+Samples go into Ray's object store once; every actor builds its task from them and keeps it. Weights that travel
 to several actors are stored once too. Ray is imported only when an experiment asks for it.
 """
 
@@ -24,11 +24,13 @@ import numpy as np
 import torch
 
 from cabafl.errors import UserError
-from cabafl.execution.base import ExecutorJob, Weights
+from cabafl.execution.base import ExecutorJob
 from cabafl.execution.inline import carry_out
 from cabafl.execution.queued import PLACES, QueuedExecutor, Warn, WorkersDie
-from cabafl.execution.recipe import Arrays, Recipe, put_together, take_apart
+from cabafl.execution.sharing import Arrays, arrays_of, build_task
+from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
+from cabafl.methods.base import Weights
 
 ADDRESSES = "auto (the cluster this machine belongs to) or the host:port of its head node"
 INLINE_BYTES = 100 * 1024  # Ray sends smaller arguments along with the call; larger ones go through the store
@@ -58,9 +60,9 @@ class TaskActor:
         # Arrays of the object store are read-only. Nobody writes to them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ", category=UserWarning)
 
-    def prepare(self, recipe: Recipe, arrays: Arrays) -> Node:
+    def prepare(self, spec: TaskSpec, processor: str, arrays: Arrays) -> Node:
         """Builds the task on the shared arrays."""
-        self.task = put_together(recipe, arrays)
+        self.task = build_task(spec, processor, arrays)
         return Node.here()
 
     def carry_out(self, job: ExecutorJob, weights: Weights) -> Any:
@@ -93,16 +95,16 @@ class RayExecutor(QueuedExecutor):
     def _start(self) -> _Actor:
         return _Actor(self._kind.remote(sys.path))
 
-    def load(self, task: Task, model: str) -> None:
-        """Puts data and recipe into the object store and lets every actor build the task."""
-        super().load(task, model)
-        self._recipe, arrays = take_apart(task, model)
-        self._arrays = self._ray.put(arrays)
+    def load(self, task: Task) -> None:
+        """Puts the samples into the object store and lets every actor build the task."""
+        super().load(task)
+        self._spec, self._processor = task.spec, str(task.processor)
+        self._arrays = self._ray.put(arrays_of(task))
         for actor in self._actors:
             self._introduce(actor)
 
     def _introduce(self, actor: _Actor) -> None:
-        actor.pending[actor.handle.prepare.remote(self._recipe, self._arrays)] = None
+        actor.pending[actor.handle.prepare.remote(self._spec, self._processor, self._arrays)] = None
 
     def close(self) -> None:
         """Ends the actors at once."""

@@ -12,7 +12,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from cabafl.lifeline import die_with_parent
+from cabafl.processes.lifeline import die_with_parent
 
 
 def serve(connection: Connection) -> None:
@@ -23,14 +23,14 @@ def serve(connection: Connection) -> None:
     from cabafl.execution.arena import Arena
     from cabafl.execution.base import TrainJob
     from cabafl.execution.inline import carry_out
-    from cabafl.execution.recipe import put_together
+    from cabafl.execution.sharing import build_task
 
     torch.set_num_threads(1)
-    path, recipe, data, places, exchange = connection.recv()
+    path, spec, processor, data, places, exchange = connection.recv()
     sys.path[:] = path
     arena = Arena(*data)
     shared = Arena(*exchange)
-    task = put_together(recipe, {name: arena.array(place) for name, place in places.items()})
+    task = build_task(spec, processor, {name: arena.array(place) for name, place in places.items()})
     connection.send(("ready", None))
     while True:
         ticket, job, place = connection.recv()

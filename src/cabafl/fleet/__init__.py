@@ -1,6 +1,6 @@
 """Who the devices are."""
 
-from cabafl.fleet.devices import CONFIGS, TIERS, Fleet, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.fleet.devices import CONFIGS, TIERS, Fleet, Speeds, config_counts, gaussian_fleet, tiered_fleet
 from cabafl.fleet.faults import FINE, Absence, Fate, Faults, read_trace
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Fate",
     "Faults",
     "Fleet",
+    "Speeds",
     "config_counts",
     "gaussian_fleet",
     "read_trace",

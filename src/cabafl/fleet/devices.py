@@ -71,20 +71,28 @@ class Fleet:
         return float((joules if len(devices) == len(joules) else joules[devices]).sum())
 
 
+@dataclass(frozen=True)
+class Speeds:
+    """Seconds a device needs per sample: a Gaussian, cut off below ``floor``."""
+
+    mean: float = 0.03
+    deviation: float = 0.01
+    floor: float = 0.01
+
+
 def gaussian_fleet(
     sizes: Ints,
     seed: int,
+    speeds: Speeds | None = None,
     *,
-    mean: float = 0.03,
-    deviation: float = 0.01,
-    floor: float = 0.01,
     link_seconds: float = 4.0,
     latency: float = 0.0,
     compute_watts: float = 15.0,
     radio_watts: float = 2.0,
 ) -> Fleet:
     """Seconds per sample drawn once per device; the number of epochs does not enter, as in the paper."""
-    per_sample = np.maximum(rng(seed, "speed").normal(mean, deviation, len(sizes)), floor)
+    speeds = speeds or Speeds()
+    per_sample = np.maximum(rng(seed, "speed").normal(speeds.mean, speeds.deviation, len(sizes)), speeds.floor)
     seconds = per_sample * sizes.astype(np.float64)
     return Fleet(
         sizes=sizes,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cabafl.config import PrivacySection
 from cabafl.errors import UserError
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -26,6 +27,11 @@ class DpSgd:
 
     clip: float
     noise: float
+
+    @classmethod
+    def of(cls, section: PrivacySection) -> "DpSgd | None":
+        """As the experiment says; None: training without differential privacy."""
+        return None if section.dp_clip is None else cls(section.dp_clip, section.dp_noise)
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:

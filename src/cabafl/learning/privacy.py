@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cabafl.config import PrivacySection
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -14,6 +16,11 @@ class FeaturePrivacy:
 
     clip: float | None = None
     noise: float = 0.0  # standard deviation as a multiple of ``clip``
+
+    @classmethod
+    def of(cls, section: PrivacySection) -> "FeaturePrivacy":
+        """As the experiment says."""
+        return cls(section.feature_clip, section.feature_noise)
 
     def applied(self, feature: Floats, random: np.random.Generator | None) -> Floats:
         """The vector that leaves the device; ``random`` is needed where there is noise."""

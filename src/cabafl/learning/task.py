@@ -1,8 +1,9 @@
 """Data, partition and network together: everything a device job needs, in one process."""
 
 import hashlib
+import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,19 +12,24 @@ from torch import Tensor
 
 from cabafl.data.dataset import Dataset
 from cabafl.data.partition import Partition
+from cabafl.learning.dp import DpSgd
 from cabafl.learning.evaluation import Score, evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
 from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.training import LocalTraining, train
 from cabafl.learning.weights import FlatModel, Weights
+from cabafl.methods.base import FeatureKind, Objective
 from cabafl.rng import rng, seed64
+
+if TYPE_CHECKING:
+    from cabafl.learning.spec import TaskSpec
 
 EVALUATION_CHUNK = 2500  # test samples per evaluation job: fixed, so that sums do not depend on who computes them
 FEATURE_CHUNK = 2500  # training samples per feature job, about
 
 
 class Trained(NamedTuple):
-    """What a job gives back."""
+    """What a job gives back; ``loss`` is the mean training loss of the last epoch, where the objective asks for it."""
 
     weights: Weights
     loss: float | None = None
@@ -32,60 +38,39 @@ class Trained(NamedTuple):
 class Task:
     """Carries out jobs. The result of each depends on its arguments and the seed only, never on earlier jobs.
 
-    The model must already be on ``device``.
+    Made by `TaskSpec.build`, which puts the model on its processor.
     """
 
     def __init__(
         self,
+        spec: "TaskSpec",
         dataset: Dataset,
         partition: Partition,
         model: FlatModel,
-        settings: LocalTraining,
-        seed: int,
-        feature_layer: str | None = None,
-        device: str = "cpu",
-        privacy: FeaturePrivacy | None = None,
+        feature_layer: str | None,
+        repeatable: bool = True,
     ) -> None:
+        self.spec = spec
         self.dataset = dataset
         self.partition = partition
         self.model = model
-        self.settings = settings
-        self.seed = seed
         self.feature_layer = feature_layer
-        self.device = torch.device(device)
-        self.privacy = privacy or FeaturePrivacy()
+        self.repeatable = repeatable
+        self.processor = model.processor
+        self.dp = DpSgd.of(spec.privacy)
+        self.feature_privacy = FeaturePrivacy.of(spec.privacy)
         self._test: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def train(
-        self,
-        job: int,
-        device: int,
-        weights: Weights,
-        epochs: int | None,
-        lr_scale: float,
-        prox: float,
-        report_loss: bool = False,
-    ) -> Trained:
+    def train(self, job: int, device: int, weights: Weights, objective: Objective) -> Trained:
         """Local training of one model on one device's samples."""
-        base = self.settings
-        settings = LocalTraining(
-            epochs=base.epochs if epochs is None else epochs,
-            batch_size=base.batch_size,
-            learning_rate=base.learning_rate * lr_scale,
-            momentum=base.momentum,
-            weight_decay=base.weight_decay,
-            prox=prox,
-            report_loss=report_loss,
-            loss=base.loss,
-            dp=base.dp,
-        )
         self.model.load(weights)
         x, y = self._samples(device)
-        seed = seed64(self.seed, "job", job)
-        loss = train(self.model.network, x, y, settings, seed, self.dp_seed(seed) if base.dp else None)
+        seed = seed64(self.spec.seed, "job", job)
+        how = LocalTraining(self.spec.training, objective, self.dp)
+        loss = train(self.model.network, x, y, how, seed, None if self.repeatable else secrets.randbits(63))
         return Trained(self.model.save(), loss)
 
-    def features(self, weights: Weights, kind: str, devices: Sequence[int]) -> npt.NDArray[np.float32]:
+    def features(self, weights: Weights, kind: FeatureKind, devices: Sequence[int]) -> npt.NDArray[np.float32]:
         """One row per device, summed in float64 and kept in float32; devices without samples have zero rows."""
         rows: list[Tensor | None] = []
         if kind != "labels":
@@ -103,27 +88,32 @@ class Task:
         table = np.zeros((len(rows), width), dtype=np.float32)
         for i, (device, row) in enumerate(zip(devices, rows, strict=True)):
             if row is not None:
-                table[i] = self.privacy.applied(
-                    row.numpy(), self.noise(weights, device) if self.privacy.noise else None
-                )
+                noise = self._feature_noise(weights, device) if self.feature_privacy.noise else None
+                table[i] = self.feature_privacy.applied(row.numpy(), noise)
         return table
 
-    def dp_seed(self, seed: int) -> int:
-        """Of the noise on gradients; repeatable too."""
-        return seed
+    def feature_width(self, kind: FeatureKind) -> int:
+        """Length of a feature vector, found with one test sample."""
+        if kind == "labels":
+            return self.dataset.classes
+        layer = find_layer(self.model.network, self.feature_layer)
+        x = self._to_processor(self.dataset.inputs(self.dataset.test.x[:1]))
+        return len(feature_sum(self.model.network, layer, x))
 
-    def noise(self, weights: Weights, device: int) -> np.random.Generator:
-        """Repeatable, as everything in a simulation: other noise for other weights and another device."""
+    def _feature_noise(self, weights: Weights, device: int) -> np.random.Generator:
+        """In a simulation a function of seed, device and weights."""
+        if not self.repeatable:
+            return np.random.default_rng()
         digest = hashlib.blake2b(weights.tobytes(), digest_size=8).digest()
-        return rng(self.seed, "feature noise", device, int.from_bytes(digest, "little"))
+        return rng(self.spec.seed, "feature noise", device, int.from_bytes(digest, "little"))
 
     def evaluate(self, weights: Weights, chunk: int) -> Score:
         """Score on one chunk of the test samples; chunks are added by the caller, in order."""
         self.model.load(weights)
         if chunk not in self._test:
             part = slice(chunk * EVALUATION_CHUNK, (chunk + 1) * EVALUATION_CHUNK)
-            x = self._to_device(self.dataset.inputs(self.dataset.test.x[part])).clone()  # aligned memory of its own
-            self._test[chunk] = x, self.dataset.test.y[part].to(self.device)
+            x = self._to_processor(self.dataset.inputs(self.dataset.test.x[part])).clone()  # aligned memory of its own
+            self._test[chunk] = x, self.dataset.test.y[part].to(self.processor)
         return evaluate(self.model.network, *self._test[chunk])
 
     @property
@@ -148,10 +138,10 @@ class Task:
     def gather(self, samples: npt.NDArray[np.int64], inputs: bool = True) -> tuple[Tensor, Tensor]:
         """Training samples as the network takes them, and their labels; without ``inputs`` the labels only."""
         index = torch.from_numpy(samples)
-        y = self.dataset.train.y[index].to(self.device)
+        y = self.dataset.train.y[index].to(self.processor)
         x = self.dataset.inputs(self.dataset.train.x[index]) if inputs else y
-        return self._to_device(x), y
+        return self._to_processor(x), y
 
-    def _to_device(self, x: Tensor) -> Tensor:
+    def _to_processor(self, x: Tensor) -> Tensor:
         """Pictures in channels-last memory, as the network's: up to twice as fast on CPUs."""
-        return x.to(self.device, memory_format=torch.channels_last) if x.dim() == 4 else x.to(self.device)
+        return x.to(self.processor, memory_format=torch.channels_last) if x.dim() == 4 else x.to(self.processor)

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from cabafl.config import TrainingSection
 from cabafl.learning.dp import DpSgd, drawn, make_private, per_sample_gradients, steps_per_epoch
+from cabafl.methods.base import PLAIN, Objective
 from cabafl.rng import seed64
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -16,17 +18,22 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The settings of a job, the method's objective already applied."""
+    """How one job trains: the experiment's settings, and where the method's objective differs from them."""
 
-    epochs: int = 5
-    batch_size: int = 50
-    learning_rate: float = 0.01
-    momentum: float = 0.5
-    weight_decay: float = 0.0
-    prox: float = 0.0
-    report_loss: bool = False
-    loss: Loss = F.cross_entropy
+    settings: TrainingSection
+    objective: Objective = PLAIN
     dp: DpSgd | None = None
+    loss: Loss = F.cross_entropy
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the samples."""
+        return self.settings.epochs if self.objective.epochs is None else self.objective.epochs
+
+    @property
+    def learning_rate(self) -> float:
+        """Step of this job."""
+        return self.settings.learning_rate * self.objective.lr_scale
 
 
 @contextmanager
@@ -57,56 +64,59 @@ def batches(samples: int, batch_size: int, seed: int) -> tuple[Tensor, ...]:
 
 
 def train(
-    network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, seed: int, dp_seed: int | None = None
+    network: nn.Module, x: Tensor, y: Tensor, how: LocalTraining, seed: int, dp_seed: int | None = None
 ) -> float | None:
-    """Trains the network in place on one device's samples, with a fresh optimiser. With ``report_loss``, the mean loss
-    over the samples of the last epoch.
+    """Trains the network in place on one device's samples, with a fresh optimiser. With ``report_loss``, returns the
+    mean loss over the samples of the last epoch.
 
     Each epoch visits all samples in a new order. ``prox`` adds prox * (w - w_start) to the gradient, before momentum.
     """
-    if settings.dp is not None:
-        _train_privately(network, x, y, settings, settings.dp, seed, seed if dp_seed is None else dp_seed)
+    if how.dp is not None:
+        _train_privately(network, x, y, how, how.dp, seed, seed if dp_seed is None else dp_seed)
         return None
     network.train()
     parameters = [p for p in network.parameters() if p.requires_grad]
-    anchor = [p.detach().clone() for p in parameters] if settings.prox else []
-    optimiser = _Sgd(parameters, settings)
+    prox, report_loss = how.objective.prox, how.objective.report_loss
+    anchor = [p.detach().clone() for p in parameters] if prox else []
+    optimiser = _Sgd(parameters, how)
     total = 0.0
     with seeded(seed64(seed, "dropout"), x.device):
-        for epoch in range(settings.epochs):
-            for batch in batches(len(y), settings.batch_size, seed64(seed, "shuffle", epoch)):
+        for epoch in range(how.epochs):
+            for batch in batches(len(y), how.settings.batch_size, seed64(seed, "shuffle", epoch)):
                 index = batch.to(x.device)
-                loss = settings.loss(network(x[index]), y[index])
+                loss = how.loss(network(x[index]), y[index])
                 loss.backward()  # type: ignore[no-untyped-call]
                 if anchor:
-                    _add_proximal(parameters, anchor, settings.prox)
+                    _add_proximal(parameters, anchor, prox)
                 optimiser.step()
-                if settings.report_loss and epoch == settings.epochs - 1:
+                if report_loss and epoch == how.epochs - 1:
                     total += loss.item() * len(batch)
-    return total / len(y) if settings.report_loss else None
+    return total / len(y) if report_loss else None
 
 
 def _train_privately(
-    network: nn.Module, x: Tensor, y: Tensor, settings: LocalTraining, dp: DpSgd, seed: int, dp_seed: int
+    network: nn.Module, x: Tensor, y: Tensor, how: LocalTraining, dp: DpSgd, seed: int, dp_seed: int
 ) -> None:
-    """DP-SGD: as many steps, each on a random share of the samples. A loss would tell about the samples: there is none.
+    """DP-SGD: as many steps, each on a random share of the samples. It reports no loss, which would depend on the
+    samples without noise.
 
-    The pull towards the start (``prox``) and momentum come after the noise and cost no privacy.
+    The proximal term and momentum come after the noise and cost no privacy.
     """
     network.train()
     parameters = [p for p in network.parameters() if p.requires_grad]
-    anchor = [p.detach().clone() for p in parameters] if settings.prox else []
-    optimiser = _Sgd(parameters, settings)
+    prox, batch_size = how.objective.prox, how.settings.batch_size
+    anchor = [p.detach().clone() for p in parameters] if prox else []
+    optimiser = _Sgd(parameters, how)
     generator = torch.Generator().manual_seed(seed64(dp_seed, "dp"))
-    steps = settings.epochs * steps_per_epoch(len(y), settings.batch_size)
+    steps = how.epochs * steps_per_epoch(len(y), batch_size)
     with seeded(seed64(seed, "dropout"), x.device), per_sample_gradients(network):
         for _ in range(steps):
-            index = drawn(len(y), settings.batch_size, generator).to(x.device)
+            index = drawn(len(y), batch_size, generator).to(x.device)
             if len(index):
-                settings.loss(network(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
-            make_private(parameters, dp, settings.batch_size, generator)
+                how.loss(network(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
+            make_private(parameters, dp, batch_size, generator)
             if anchor:
-                _add_proximal(parameters, anchor, settings.prox)
+                _add_proximal(parameters, anchor, prox)
             optimiser.step()
 
 
@@ -114,13 +124,13 @@ class _Sgd:
     """torch.optim.SGD to the last bit, without its hooks and profiler marks (half of a small model's step) and without
     the import of torch's compiler at its first step."""
 
-    def __init__(self, parameters: list[nn.Parameter], settings: LocalTraining) -> None:
+    def __init__(self, parameters: list[nn.Parameter], how: LocalTraining) -> None:
         self.parameters = parameters
-        self.buffers = [torch.zeros_like(p) for p in parameters] if settings.momentum else []
+        self.buffers = [torch.zeros_like(p) for p in parameters] if how.settings.momentum else []
         self.factors = {
-            "lr": settings.learning_rate,
-            "momentum": settings.momentum,
-            "weight_decay": settings.weight_decay,
+            "lr": how.learning_rate,
+            "momentum": how.settings.momentum,
+            "weight_decay": how.settings.weight_decay,
             "dampening": 0.0,
             "nesterov": False,
             "maximize": False,

@@ -22,7 +22,7 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     offsets: tuple[int, ...]  # one more than names: the last is the length of the vector
-    parameters: int  # entries [0, parameters) are trainable
+    trainable: int  # entries [0, trainable) are parameters, the rest buffers
     integers: int  # entries [integers, end) are integer buffers
 
     @property
@@ -67,9 +67,14 @@ class FlatModel:
             names=tuple(name for name, _ in named),
             shapes=tuple(tuple(tensor.shape) for tensor in self.tensors),
             offsets=offsets,
-            parameters=offsets[len(parameters)],
+            trainable=offsets[len(parameters)],
             integers=offsets[len(parameters) + len(floating)],
         )
+
+    @property
+    def processor(self) -> torch.device:
+        """Where the network computes."""
+        return self.tensors[0].device if self.tensors else torch.device("cpu")
 
     def load(self, weights: Weights) -> None:
         """Copies a flat vector into the network."""

@@ -43,11 +43,11 @@ PLAIN = Objective()
 
 @dataclass(slots=True)
 class Job(State):
-    """A model on its way: what was sent to whom. ``tag`` is the method's own mark, usually the slot."""
+    """A model on its way: what was sent to whom. ``slot`` is a number of the method's own choice."""
 
     number: int
     device: int
-    tag: int
+    slot: int
     version: int
     weights: Weights
     objective: Objective = PLAIN
@@ -63,6 +63,14 @@ class Upload:
     learning_rate: float
     duration: float
     loss: float | None = None  # mean training loss over the last epoch, where the objective asks for it
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method asks of the devices beside trained models."""
+
+    features: FeatureKind | None = None
+    training_loss: bool = False
 
 
 class Random(Protocol):
@@ -120,7 +128,7 @@ class Server(Protocol):
         """The model of version 0."""
 
     @property
-    def parameters(self) -> int:
+    def trainable(self) -> int:
         """How many leading entries of the weights are trainable; the rest are buffers (batch-norm statistics)."""
 
     @property
@@ -134,7 +142,7 @@ class Server(Protocol):
     def random(self, purpose: str) -> Random:
         """The stream of draws for one purpose; the same object every time."""
 
-    def dispatch(self, device: int, weights: Weights, tag: int = 0, objective: Objective = PLAIN) -> int | None:
+    def dispatch(self, device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
         """Sends a model to an idle device for training; the number of the job, or None: the run takes no more jobs."""
 
     def cancel(self, job: int) -> None:
@@ -165,6 +173,10 @@ class Method(State):
 
     def __init__(self, parameters: Any = None) -> None:
         self.parameters = parameters
+
+    def needs(self) -> Needs:
+        """What the devices have to tell, so that it can be checked and announced before a run."""
+        return Needs()
 
     def check(self, slots: int) -> None:
         """Before a run: a ValueError, in one line, if the parameters do not fit so many devices training at a time."""

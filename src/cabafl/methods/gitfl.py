@@ -43,7 +43,7 @@ class GitFL(Method):
 
     def on_upload(self, server: Server, upload: Upload) -> None:
         """Push, merge into the master, pull, and send the branch on."""
-        branch, device = upload.job.tag, upload.job.device
+        branch, device = upload.job.slot, upload.job.device
         self.uploads[device] += 1
         self.seconds[device] += (upload.duration - self.seconds[device]) / self.uploads[device]
         self.versions[branch] += 1
@@ -58,7 +58,7 @@ class GitFL(Method):
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
         """The branch goes to another device as it was sent."""
-        self.waiting.append(job.tag)
+        self.waiting.append(job.slot)
         self._dispatch_waiting(server)
 
     def on_idle(self, server: Server, device: int) -> None:
@@ -77,7 +77,7 @@ class GitFL(Method):
             device = int(idle[drawn])
             self.selected[device] += 1
             server.note("select", slot=branch, device=device, reward=float(rewards[drawn]))
-            server.dispatch(device, self.pulled[branch], tag=branch)
+            server.dispatch(device, self.pulled[branch], slot=branch)
 
     def rewards(self, branch: int) -> Floats:
         """One number per device, 0 or more: version reward plus curiosity."""

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from cabafl.methods.base import Floats, Objective, Parameters, Server, Upload, Weights
+from cabafl.methods.base import Floats, Needs, Objective, Parameters, Server, Upload, Weights
 from cabafl.methods.slots import RoundMethod
 
 
@@ -58,6 +58,10 @@ class WKAFL(RoundMethod):
     Parameters = WKAFLParameters
     parameters: WKAFLParameters
 
+    def needs(self) -> Needs:
+        """Only the stage rule by loss needs the training loss."""
+        return Needs(training_loss=self.parameters.stage_rule == "loss")
+
     def prepare(self, server: Server) -> None:
         """No aggregated gradient yet."""
         self.size = self.parameters.buffer or min(10, max(3, server.slots // 2), server.slots)
@@ -66,12 +70,12 @@ class WKAFL(RoundMethod):
         self.last: Floats | None = None
 
     def objective(self, server: Server, device: int) -> Objective:
-        """Only the rule by loss needs to know it."""
-        return Objective(report_loss=self.parameters.stage_rule == "loss")
+        """Plain training, with its loss where that is needed."""
+        return Objective(report_loss=self.needs().training_loss)
 
     def receive(self, server: Server, upload: Upload) -> None:
         """The M-th gradient makes the step."""
-        n = server.parameters
+        n = server.trainable
         gradient = (upload.job.weights[:n].astype(np.float64) - upload.weights[:n]) / upload.learning_rate
         staleness = server.version - upload.job.version + 1
         self.buffer.append(tuple(Gradient(upload.job.device, gradient, staleness, upload.weights[n:], upload.loss)))
@@ -91,7 +95,7 @@ class WKAFL(RoundMethod):
         self.second_stage = self.second_stage or self._stage_two_begins([e.loss for e in entries])
         total, kept, cosines = self.merge(gradients, age)
         rate = p.server_lr / (1 + p.gamma_lr * youngest)
-        n = server.parameters
+        n = server.trainable
         rest = sum(a * e.rest.astype(np.float64) for a, e in zip(age, entries, strict=True))
         self.model = np.concatenate([self.model[:n] - rate * total, rest]).astype(np.float32)
         self.last = total

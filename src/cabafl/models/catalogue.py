@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Network(NamedTuple):
+class NetworkInfo(NamedTuple):
     """One line of `cabafl models`."""
 
     takes: str  # kind of data
@@ -11,12 +11,12 @@ class Network(NamedTuple):
     feature: str  # the module whose output is the feature unless the user names another
 
 
-NETWORKS: dict[str, Network] = {
-    "cnn": Network(
+NETWORKS: dict[str, NetworkInfo] = {
+    "cnn": NetworkInfo(
         "image", "two 5x5 convolutions; 6-16-120-84 for 32x32 pictures, 16-32-256 for 28x28", "flatten or relu3"
     ),
-    "resnet18": Network("image", "ResNet-18, 3x3 stem, batch norm", "block4"),
-    "vgg16": Network("image", "VGG-16, batch norm, 4096-4096 head with dropout", "flatten"),
-    "lstm": Network("text", "embedding 8, two LSTM layers of 256, dropout", "lstm"),
-    "mlp": Network("any numbers", "two hidden layers of 200", "relu2"),
+    "resnet18": NetworkInfo("image", "ResNet-18, 3x3 stem, batch norm", "block4"),
+    "vgg16": NetworkInfo("image", "VGG-16, batch norm, 4096-4096 head with dropout", "flatten"),
+    "lstm": NetworkInfo("text", "embedding 8, two LSTM layers of 256, dropout", "lstm"),
+    "mlp": NetworkInfo("any numbers", "two hidden layers of 200", "relu2"),
 }

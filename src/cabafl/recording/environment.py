@@ -7,8 +7,8 @@ from importlib.metadata import version
 from typing import Any
 
 
-def environment() -> dict[str, Any]:
-    """Versions and machine, for whoever wants to repeat the run."""
+def environment(clock: str = "virtual") -> dict[str, Any]:
+    """Versions and machine, to repeat the run, and the clock whose seconds its times are."""
     import torch
 
     return {
@@ -19,6 +19,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": _processor(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "clock": clock,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

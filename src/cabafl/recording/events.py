@@ -1,7 +1,8 @@
 """The events of a run. One line of ``events.jsonl`` each; together they are enough to redraw everything.
 
-``t`` is virtual seconds. Lines are written with Python's shortest exact notation of floats, so equal runs give equal
-bytes. The two frequent events are formatted by hand: a general encoder would cost more than the engine itself.
+``time`` is in seconds of the run's clock, virtual or wall. Lines are written with Python's shortest exact notation of
+floats, so equal runs give equal bytes. The two frequent events are formatted by hand: a general encoder would cost more
+than the engine itself.
 """
 
 import json
@@ -35,19 +36,19 @@ def _encoded(**facts: Any) -> str:
 class Dispatched(NamedTuple):
     """A model was sent to a device; ``due`` is when its upload would arrive."""
 
-    t: float
+    time: float
     job: int
     device: int
-    tag: int
+    slot: int
     version: int
     due: float
 
     def line(self) -> str:
         """JSON."""
-        t, job, device, tag, version, due = self
-        stamp = _last.text if t is _last.time else _last.of(t)
+        time, job, device, slot, version, due = self
+        stamp = _last.text if time is _last.time else _last.of(time)
         return (
-            f'{{"t":{stamp},"event":"dispatch","job":{job},"device":{device},"slot":{tag},'
+            f'{{"time":{stamp},"event":"dispatch","job":{job},"device":{device},"slot":{slot},'
             f'"version":{version},"due":{due!r}}}'
         )
 
@@ -55,19 +56,19 @@ class Dispatched(NamedTuple):
 class Uploaded(NamedTuple):
     """A trained model came back; ``staleness`` is how many models were published meanwhile."""
 
-    t: float
+    time: float
     job: int
     device: int
-    tag: int
+    slot: int
     version: int
     staleness: int
 
     def line(self) -> str:
         """JSON."""
-        t, job, device, tag, version, staleness = self
-        stamp = _last.text if t is _last.time else _last.of(t)
+        time, job, device, slot, version, staleness = self
+        stamp = _last.text if time is _last.time else _last.of(time)
         return (
-            f'{{"t":{stamp},"event":"upload","job":{job},"device":{device},"slot":{tag},'
+            f'{{"time":{stamp},"event":"upload","job":{job},"device":{device},"slot":{slot},'
             f'"version":{version},"staleness":{staleness}}}'
         )
 
@@ -75,58 +76,60 @@ class Uploaded(NamedTuple):
 class Lost(NamedTuple):
     """A job ended without a usable upload: crash, timeout, rejected, stale or cancelled."""
 
-    t: float
+    time: float
     job: int
     device: int
-    tag: int
+    slot: int
     reason: str
 
     def line(self) -> str:
         """JSON."""
-        return _encoded(t=self.t, event="loss", job=self.job, device=self.device, slot=self.tag, reason=self.reason)
+        return _encoded(
+            time=self.time, event="loss", job=self.job, device=self.device, slot=self.slot, reason=self.reason
+        )
 
 
 class Published(NamedTuple):
     """A new global model, with what the method says about it (weights of the mean, ...)."""
 
-    t: float
+    time: float
     version: int
     facts: dict[str, Any]
 
     def line(self) -> str:
         """JSON."""
-        return _encoded(t=self.t, event="aggregation", version=self.version, **self.facts)
+        return _encoded(time=self.time, event="publish", version=self.version, **self.facts)
 
 
 class Collection(NamedTuple):
     """A feature collection started or ended; ``missing`` devices did not answer in time."""
 
-    t: float
+    time: float
     step: str
     devices: int
     missing: int
 
     def line(self) -> str:
         """JSON."""
-        return _encoded(t=self.t, event="collection", step=self.step, devices=self.devices, missing=self.missing)
+        return _encoded(time=self.time, event="collection", step=self.step, devices=self.devices, missing=self.missing)
 
 
 class Noted(NamedTuple):
     """A decision of the method."""
 
-    t: float
+    time: float
     kind: str
     facts: dict[str, Any]
 
     def line(self) -> str:
         """JSON."""
-        return _encoded(t=self.t, event=self.kind, **self.facts)
+        return _encoded(time=self.time, event=self.kind, **self.facts)
 
 
 class Evaluated(NamedTuple):
     """The global model on the test samples, with the totals up to this instant: one row of ``metrics.csv``."""
 
-    virtual_time: float
+    time: float
     version: int
     accuracy: float
     loss: float
@@ -140,7 +143,7 @@ class Evaluated(NamedTuple):
     def line(self) -> str:
         """JSON."""
         return _encoded(
-            t=self.virtual_time, event="evaluation", version=self.version, accuracy=self.accuracy, loss=self.loss
+            time=self.time, event="evaluation", version=self.version, accuracy=self.accuracy, loss=self.loss
         )
 
     def row(self) -> str:

@@ -4,11 +4,7 @@
 """
 
 import contextlib
-import errno
-import fcntl
-import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from cabafl.errors import RunStopped, UserError
+from cabafl.files import as_json, cannot_record, lock, write_atomic
 from cabafl.recording.events import Evaluated, Event
 
 EVENTS = "events.jsonl"
@@ -30,59 +27,7 @@ CHECKPOINT = "checkpoint.json"
 JOURNAL = "journal"  # a folder; of a run on real devices only
 PATIENCE = 20.0  # seconds until a folder that another process writes is given up
 _LINES = 2000  # events kept before they are written
-_COLUMNS = ",".join(Evaluated._fields[1:])
-
-
-def _header(clock: str) -> bytes:
-    return f"{clock}_time,{_COLUMNS}\n".encode()
-
-
-def sync(path: Path) -> None:
-    """The file's bytes are on disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """The file is either complete or as it was before."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def claim(file: IO[bytes], busy: str, patience: float = 0.0) -> None:
-    """Until the file is closed, or this process ends in whatever way, nobody else gets it; refused with the line
-    ``busy``. A file system without locks cannot keep others out."""
-    give_up = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= give_up:
-                raise UserError(busy) from None
-            time.sleep(0.1)
-        except OSError:
-            return
-        else:
-            return
-
-
-def as_json(value: Mapping[str, Any]) -> bytes:
-    """Readable JSON with a final newline."""
-    return (json.dumps(value, indent=2) + "\n").encode()
-
-
-def out_of_space(error: OSError, path: Path) -> RunStopped:
-    """What to tell when a file of the run cannot be written."""
-    reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error))
-    return RunStopped(f"{path}: the run stops because it cannot be recorded: {reason}")
+_HEADER = (",".join(Evaluated._fields) + "\n").encode()
 
 
 def _busy(path: Path) -> str:
@@ -100,11 +45,8 @@ class RunFolder:
         self._rows: list[str] = []
 
     @classmethod
-    def create(
-        cls, path: Path, experiment_toml: str, environment: Mapping[str, Any], clock: str = "virtual"
-    ) -> "RunFolder":
-        """A new folder that says what was asked; one that holds anything already is refused. ``clock`` names the
-        first column of the metrics."""
+    def create(cls, path: Path, experiment_toml: str, environment: Mapping[str, Any]) -> "RunFolder":
+        """A new folder that says what was asked; refuses a folder that is not empty."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
@@ -112,8 +54,8 @@ class RunFolder:
             write_atomic(path / ENVIRONMENT, as_json(environment))
             write_atomic(path / EXPERIMENT, experiment_toml.encode())
             folder = cls(path, (path / EVENTS).open("xb"), (path / METRICS).open("xb"))
-            claim(folder._events, _busy(path))
-            folder._metrics.write(_header(clock))
+            lock(folder._events, _busy(path))
+            folder._metrics.write(_HEADER)
         except OSError as error:
             raise UserError(f"--out = {path}: cannot be written: {error.strerror}") from None
         return folder
@@ -127,13 +69,13 @@ class RunFolder:
                 events, metrics = (opened.enter_context((path / name).open("ab")) for name in (EVENTS, METRICS))
             except OSError as error:
                 raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
-            claim(events, _busy(path), PATIENCE)
+            lock(events, _busy(path), PATIENCE)
             opened.pop_all()
         for file in (events, metrics):
             file.seek(0, os.SEEK_END)  # the other process may have written meanwhile
         return cls(path, events, metrics)
 
-    def rewind(self, positions: Mapping[str, int] | None, clock: str = "virtual") -> None:
+    def rewind(self, positions: Mapping[str, int] | None) -> None:
         """Cuts the record back to where a checkpoint was taken (None: to the beginning)."""
         files = {EVENTS: self._events, METRICS: self._metrics}
         ends = dict.fromkeys(files, 0) if positions is None else positions
@@ -144,7 +86,7 @@ class RunFolder:
             file.truncate(ends[name])
             file.seek(ends[name])
         if positions is None:
-            self._metrics.write(_header(clock))
+            self._metrics.write(_HEADER)
 
     def __call__(self, event: Event) -> None:
         """Appends one event; an evaluation also makes a row of metrics and flushes both files."""
@@ -165,7 +107,7 @@ class RunFolder:
                     lines.clear()
                     file.flush()
         except OSError as error:
-            raise out_of_space(error, self.path) from error
+            raise cannot_record(error, self.path) from error
 
     def positions(self) -> dict[str, int]:
         """How long the record is, everything of it being on disk."""

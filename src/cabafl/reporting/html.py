@@ -147,7 +147,7 @@ def _runs(runs: Sequence[Run]) -> str:
             run.label,
             str(run.seed),
             f"{len(run.metrics):,}",
-            f"{run.metrics[-1].virtual_time:,.0f}",
+            f"{run.metrics[-1].time:,.0f}",
             shown(run.summary["wall_seconds"]),
             str(run.folder),
         ]

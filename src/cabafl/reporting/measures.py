@@ -10,7 +10,7 @@ from cabafl.reporting.runs import Run, by_label
 
 Values = dict[str, float | None]
 COSTS: dict[str, Callable[[Evaluated], float]] = {
-    "time": lambda row: row.virtual_time,
+    "time": lambda row: row.time,
     "transfers": lambda row: row.transfers,
     "joules": lambda row: row.joules,
 }
@@ -19,7 +19,7 @@ ROUNDING = 1e-9  # an accuracy of 0.3999999999 reaches 40 %
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """A method: shares are 0 to 1 as in the run folder, None is "there is no such figure"."""
 
     label: str
@@ -30,7 +30,7 @@ class Row:
 class Measures:
     """All rows, and the target accuracies in percent that their columns speak of."""
 
-    rows: list[Row]
+    rows: list[MethodRow]
     targets: list[float]
 
 
@@ -38,7 +38,7 @@ def measure(runs: Sequence[Run], targets: Sequence[float] | None = None) -> Meas
     """Everything the tables show. Without ``targets`` a few round ones are chosen that some method reaches."""
     groups = by_label(runs)
     chosen = sorted(set(targets)) if targets else default_targets(groups)
-    return Measures([Row(label, _values(group, chosen)) for label, group in groups.items()], chosen)
+    return Measures([MethodRow(label, _values(group, chosen)) for label, group in groups.items()], chosen)
 
 
 def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
@@ -57,7 +57,7 @@ def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
     for target in targets:
         for name in COSTS:
             values[cost_key(name, target)] = _median_cost(group, name, target)
-    for key in ("stability", "fairness", "mean_staleness", "aggregations"):
+    for key in ("stability", "fairness", "mean_staleness", "versions"):
         values[key] = _mean([run.summary[key] for run in group])
     values["jobs_lost"] = _mean([sum(run.summary["losses"].values()) for run in group])
     values["never_heard"] = _mean([len(run.counts.never_heard) for run in group])

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from cabafl.errors import UserError
-from cabafl.recording.folder import write_atomic
+from cabafl.files import write_atomic
 
 KINDS = (".png", ".svg", ".pdf")
 

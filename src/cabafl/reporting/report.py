@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cabafl.errors import UserError
-from cabafl.recording.folder import write_atomic
+from cabafl.files import write_atomic
 from cabafl.reporting.figures import draw_pictures
 from cabafl.reporting.formats import latex, markdown, measures_csv, speedups_csv
 from cabafl.reporting.html import page

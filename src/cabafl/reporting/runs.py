@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cabafl import methods
-from cabafl.config import Experiment, load_experiment
+from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.errors import UserError
 from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import EVENTS, EXPERIMENT, SUMMARY, read_metrics
+from cabafl.recording.version_0_1 import translate_summary
 from cabafl.reporting.trace import Counts, count_events
 
 NEEDED = (
@@ -22,12 +23,12 @@ NEEDED = (
     "stability",
     "fairness",
     "mean_staleness",
-    "aggregations",
+    "versions",
     "losses",
     "wall_seconds",
 )
 # Where the data are and where and how the work was done changes no result beyond rounding.
-INDIFFERENT = ("data.root", "run.workers", "run.executor", "run.ray_address", "run.checkpoint_every", "run.device")
+INDIFFERENT = ("data.root", "run.device", *(f"run.{key}" for key in EXECUTION_KEYS))
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,9 @@ def _load(folder: Path, label: str) -> Run:
         rows = read_metrics(folder)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}: not a readable run folder: {error}") from None
+    summary = translate_summary(summary) if isinstance(summary, dict) else {}
     experiment = load_experiment(folder / EXPERIMENT)
-    missing = [key for key in NEEDED if not isinstance(summary, dict) or key not in summary]
+    missing = [key for key in NEEDED if key not in summary]
     if missing:
         raise UserError(f"{folder / SUMMARY}: has no {missing[0]!r}; accepted: what `cabafl run` writes")
     if not rows:

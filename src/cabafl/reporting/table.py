@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cabafl.reporting.measures import Measures, Row, Values, cost_key, speedups
+from cabafl.reporting.measures import Measures, MethodRow, Values, cost_key, speedups
 
 NOT_REACHED = "NA"
 NOTHING = "-"
@@ -93,13 +93,13 @@ def _behaviour() -> list[_Column]:
         _Column("stability [%]", "stability", _percent("stability"), min),
         _Column("fairness", "fairness", fairness, min),
         _Column("mean staleness", "mean_staleness", staleness),
-        _Column("aggregations", "aggregations", _number("aggregations", 1, NOTHING)),
+        _Column("versions", "versions", _number("versions", 1, NOTHING)),
         _Column("jobs lost", "jobs_lost", _number("jobs_lost", 1, NOTHING)),
         _Column("never heard", "never_heard", _number("never_heard", 1, NOTHING)),
     ]
 
 
-def _table(title: str, columns: Sequence[_Column], rows: Sequence[Row]) -> Table:
+def _table(title: str, columns: Sequence[_Column], rows: Sequence[MethodRow]) -> Table:
     best = [_best([row.values[column.key] for row in rows], column) for column in columns]
     body = []
     for row in rows:

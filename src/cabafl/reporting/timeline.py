@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from cabafl.reporting.runs import Run, clock_of
-from cabafl.reporting.trace import Beginning, Job, read_beginning
+from cabafl.reporting.trace import Beginning, JobSpan, read_beginning
 
 DEVICES = 20
 JOB_TIMES = 10  # the window is so many of the longest jobs
@@ -38,7 +38,7 @@ def draw_timeline(runs: Mapping[str, Run]) -> tuple[Figure, str]:
     return figure, (
         f"The first {seconds:,.0f} seconds of the first {devices} devices. A bar is a job; its number and"
         " colour are the slot of the model that travels, or, where all devices get the one global model, its version."
-        " White is a device that waits; marks on top are aggregations."
+        " White is a device that waits; marks on top are published models."
     )
 
 
@@ -54,15 +54,15 @@ def _draw(axes: Any, begun: Beginning, devices: int, seconds: float) -> None:
             colour = "white" if _fill(number(job)) in DARK else "black"
             place = ((job.start + job.end) / 2, job.device - 0.03)
             axes.text(*place, text, ha="center", va="center", fontsize=6, color=colour, clip_on=True)
-    if begun.aggregations:
-        axes.plot(begun.aggregations, [-0.9] * len(begun.aggregations), "|", color="black", markersize=4, clip_on=False)
+    if begun.published:
+        axes.plot(begun.published, [-0.9] * len(begun.published), "|", color="black", markersize=4, clip_on=False)
     axes.set(xlim=(0, seconds), ylim=(devices - 0.4, -0.6))
     axes.set_yticks(range(0, devices, 5 if devices > 8 else 1))
     axes.hlines(range(devices), 0, seconds, color="0.9", linewidth=0.6, zorder=0)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _numbering(jobs: Sequence[Job]) -> Callable[[Job], int]:
+def _numbering(jobs: Sequence[JobSpan]) -> Callable[[JobSpan], int]:
     """By slot where several models travel; by version where one model is sent to everybody."""
     if len({job.slot for job in jobs}) > 1:
         return lambda job: job.slot
@@ -73,7 +73,7 @@ def _fill(number: int) -> str:
     return FILLS[number % len(FILLS)]
 
 
-def _bars(axes: Any, jobs: Sequence[Job], colour: str, hatch: str) -> None:
+def _bars(axes: Any, jobs: Sequence[JobSpan], colour: str, hatch: str) -> None:
     """Bars of one look as one object, which keeps large pictures small."""
     corners = [
         [(j.start, j.device - 0.4), (j.end, j.device - 0.4), (j.end, j.device + 0.4), (j.start, j.device + 0.4)]
@@ -88,7 +88,7 @@ def _busy(begun: Beginning, seconds: float) -> str:
     if not begun.jobs:
         return "no jobs"
     total = sum(job.end - job.start for job in begun.jobs)
-    return f"{total / seconds:.1f} devices busy on average, {len(begun.aggregations):,} aggregations"
+    return f"{total / seconds:.1f} devices busy on average, {len(begun.published):,} versions"
 
 
 def _explain(figure: Figure) -> None:

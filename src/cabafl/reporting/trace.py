@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cabafl.errors import UserError
+from cabafl.recording.version_0_1 import translate_event
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Counts:
         return self.losing - self.heard
 
 
-class Job(NamedTuple):
+class JobSpan(NamedTuple):
     """One stay of a model on a device; ``lost`` tells why it ended without an upload."""
 
     device: int
@@ -42,18 +43,18 @@ class Job(NamedTuple):
 class Beginning:
     """The first seconds of a run."""
 
-    jobs: list[Job] = field(default_factory=list)
-    aggregations: list[float] = field(default_factory=list)
+    jobs: list[JobSpan] = field(default_factory=list)
+    published: list[float] = field(default_factory=list)
 
 
 def count_events(path: Path) -> Counts:
     """One pass over the log."""
     counts = Counts()
     for event in read_events(path):
-        counts.end = event["t"]
+        counts.end = event["time"]
         if event["event"] == "dispatch":
             counts.selections[event["device"]] += 1
-            counts.longest = max(counts.longest, event["due"] - event["t"])
+            counts.longest = max(counts.longest, event["due"] - event["time"])
         elif event["event"] == "upload":
             counts.staleness[event["staleness"]] += 1
             counts.heard.add(event["device"])
@@ -63,36 +64,36 @@ def count_events(path: Path) -> Counts:
 
 
 def read_beginning(path: Path, seconds: float) -> Beginning:
-    """Jobs and aggregations up to this virtual second; what is under way then, or at the run's end, is cut off."""
+    """Jobs and published models up to this second; what is under way then, or at the run's end, is cut off."""
     found = Beginning()
     open_jobs: dict[int, tuple[int, int, int, float]] = {}
     now = 0.0
     for event in read_events(path):
-        if event["t"] > seconds:
+        if event["time"] > seconds:
             now = seconds
             break
-        now = event["t"]
+        now = event["time"]
         kind = event["event"]
         if kind == "dispatch":
-            open_jobs[event["job"]] = event["device"], event["slot"], event["version"], event["t"]
+            open_jobs[event["job"]] = event["device"], event["slot"], event["version"], event["time"]
         elif kind in ("upload", "loss") and event["job"] in open_jobs:
-            found.jobs.append(Job(*open_jobs.pop(event["job"]), event["t"], event.get("reason")))
-        elif kind == "aggregation":
-            found.aggregations.append(event["t"])
-    found.jobs += [Job(*job, now, None) for job in open_jobs.values()]
+            found.jobs.append(JobSpan(*open_jobs.pop(event["job"]), event["time"], event.get("reason")))
+        elif kind == "publish":
+            found.published.append(event["time"])
+    found.jobs += [JobSpan(*job, now, None) for job in open_jobs.values()]
     return found
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Dispatches, uploads, losses, aggregations and evaluations, in order; what methods add is passed over."""
-    kinds = ("dispatch", "upload", "loss", "aggregation", "evaluation")
+    """Dispatches, uploads, losses, published models and evaluations, in order; what methods add is passed over."""
+    kinds = ("dispatch", "upload", "loss", "publish", "evaluation", "aggregation")  # the last: a publish of 0.1
     marks = tuple(f'"event":"{kind}"' for kind in kinds)
     line = ""
     try:
         with path.open(encoding="utf-8") as lines:
             for line in lines:
                 if line.startswith(marks, line.find('"event"')):
-                    yield _checked(json.loads(line))
+                    yield _checked(translate_event(json.loads(line)))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -109,7 +110,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
 
 def _checked(event: dict[str, Any]) -> dict[str, Any]:
     """A log that was cut or mended by hand must not end in a traceback."""
-    for name, kind in (("t", _NUMBER), *_FIELDS.get(event["event"], {}).items()):
+    for name, kind in (("time", _NUMBER), *_FIELDS.get(event["event"], {}).items()):
         if not isinstance(event[name], kind):
             raise TypeError(f"{name} = {event[name]!r}")
     return event

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cabafl.methods.averaging import weighted_mean
-from cabafl.methods.base import FeatureKind, Floats, Job, LossReason, Method, Parameters, Server, Upload
+from cabafl.methods.base import FeatureKind, Floats, Job, LossReason, Method, Needs, Parameters, Server, Upload
 from cabafl.methods.cabafl.aggregation import cache_weights, equal_weights
 from cabafl.methods.cabafl.cache import Slot, TwoLevelCache
 from cabafl.methods.cabafl.features import FeatureTable
@@ -66,6 +66,10 @@ class CaBaFL(Method):
         self.collecting = True
         self.collection_due = False
 
+    def needs(self) -> Needs:
+        """Features of the configured kind."""
+        return Needs(features=self.parameters.features)
+
     def start(self, server: Server) -> None:
         """Features come first: nothing is dispatched before they are known."""
         p = self.parameters
@@ -85,7 +89,7 @@ class CaBaFL(Method):
 
     def on_upload(self, server: Server, upload: Upload) -> None:
         """Algorithm 1: screen, aggregate after k trainings, send the model on."""
-        index = upload.job.tag
+        index = upload.job.slot
         slot = self.cache.slots[index]
         similarity = self.features.similarity(slot.trace)
         decision = self.cache.store(slot, upload.weights, similarity)
@@ -97,8 +101,8 @@ class CaBaFL(Method):
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
         """The visit did not happen: the model goes to another device as it was."""
-        self.cache.slots[job.tag].unvisit(int(server.sizes[job.device]))
-        self.waiting.append(job.tag)
+        self.cache.slots[job.slot].unvisit(int(server.sizes[job.device]))
+        self.waiting.append(job.slot)
         self._dispatch_waiting(server, without=job.device)
 
     def on_idle(self, server: Server, device: int) -> None:
@@ -136,7 +140,7 @@ class CaBaFL(Method):
             device = self._select(server, slot, index, without)
             self.selected.add(device)
             slot.visit(device, int(server.sizes[device]))
-            server.dispatch(device, slot.l2, tag=index)
+            server.dispatch(device, slot.l2, slot=index)
 
     def _select(self, server: Server, slot: Slot, index: int, without: int | None) -> int:
         """Algorithm 2; ``without`` is the device that has just been there, taken only when no other is idle."""

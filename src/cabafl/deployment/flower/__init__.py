@@ -1,0 +1,1 @@
+"""Flower as the network between server and devices."""

@@ -1,0 +1,77 @@
+"""The standard components of a Flower app, for `flwr run`: the same methods over a SuperLink as it comes.
+
+Flower starts a new process for every message, so a device has to read its data anew each time: `cabafl deploy` is the
+faster way. The run's configuration names the experiment; a SuperNode's, its part of the data (``partition-id``).
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from cabafl.assembly import make_server_task
+from cabafl.config import Experiment, load_experiment
+from cabafl.deployment import wire
+from cabafl.deployment.device.participant import Participant
+from cabafl.deployment.folder.layout import Device
+from cabafl.deployment.greeting import Greeting
+from cabafl.deployment.server.serve import for_devices, serve
+
+client = ClientApp()
+server = ServerApp()
+
+
+class PlainGrid:
+    """See `service.Network`: the grid Flower hands to a server app, with as many devices as are there in the end."""
+
+    def __init__(self, grid: Grid, devices: int) -> None:
+        self.grid = grid
+        self.devices = devices
+
+    def nodes(self) -> Mapping[int, int]:
+        """Waits until all are there."""
+        while len(found := sorted(self.grid.get_node_ids())) < self.devices:
+            time.sleep(1.0)
+        return dict(enumerate(found[: self.devices]))
+
+    def open(self, max_bytes: int, resumed: bool, again: bool = False) -> Grid:
+        """There is one for the life of this process."""
+        return self.grid
+
+    def interrupt(self) -> None:
+        """Nothing waits here."""
+
+    def close(self, finished: bool) -> None:
+        """Flower does."""
+
+
+def _experiment(context: Context) -> tuple[Experiment, int]:
+    config = context.run_config
+    file = Path(str(config["experiment"])) if config.get("experiment") else None
+    devices = int(config["devices"])
+    return for_devices(load_experiment(file, str(config.get("settings", "")).split()), devices), devices
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    """Carries one run out."""
+    experiment, devices = _experiment(context)
+    serve(experiment, PlainGrid(grid, devices), Path(str(context.run_config["out"])), warn=print)
+
+
+def _handle(message: Message, context: Context) -> Message:
+    experiment, devices = _experiment(context)
+    partition = int(context.node_config["partition-id"])
+    participant = Participant(Device(Path.cwd(), "", partition, partition, root=experiment.data.root))
+    samples = participant.join(Greeting.of(experiment, make_server_task(experiment), devices))
+    if message.metadata.message_type == wire.HELLO:
+        return Message(content=wire.encode_hello(samples, fresh=False), reply_to=message)
+    return participant(message, context)
+
+
+client.train()(_handle)
+client.query("features")(_handle)
+client.query("hello")(_handle)

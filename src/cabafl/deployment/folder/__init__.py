@@ -1,0 +1,1 @@
+"""The fleet folder: settings, certificates and keys, one folder per device."""

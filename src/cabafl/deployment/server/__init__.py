@@ -1,0 +1,1 @@
+"""The server of a fleet: between the network and the engine."""

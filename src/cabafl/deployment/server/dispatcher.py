@@ -1,0 +1,256 @@
+"""Between the network and the engine: answers become inputs, which are in the journal before they take effect; orders
+become messages."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cabafl.deployment.messages import Answer, FeatureReply, Hello, TrainingReply, Trouble
+from cabafl.deployment.server.carrier import Carrier
+from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
+from cabafl.engine.journal import Journal
+from cabafl.engine.wall import WallEngine
+from cabafl.methods.base import LossReason
+
+LOOK_FOR_NODES = 2.0  # seconds between two looks at who is online
+GREET_AGAIN = 300.0  # seconds after which a device that is still training is greeted again
+RESENT = 3  # how often a job is sent again before it counts as lost
+
+
+class Greeted(NamedTuple):
+    """A greeting under way, and the job its device had when it was sent."""
+
+    node: int
+    busy: int | None
+
+
+class Dispatcher:
+    """One run over one network. ``devices`` says which device a node is; the network has made sure of that.
+
+    The run begins, and its time with it, when ``enough`` devices have answered the greeting. ``clock`` counts seconds.
+    """
+
+    def __init__(
+        self,
+        engine: WallEngine,
+        carrier: Carrier,
+        journal: Journal,
+        devices: Mapping[int, int],
+        *,
+        enough: int,
+        warn: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.engine = engine
+        self.carrier = carrier
+        self.journal = journal
+        self.enough = enough
+        self.clock = clock
+        self.warn = warn
+        self.seen: dict[int, float] = {}  # when a device was heard of last, in seconds since the epoch
+        self._device = dict(devices)
+        self._node = {device: node for node, device in devices.items()}
+        self._online: set[int] = set()  # nodes that were greeted
+        self._doubtful: set[int] = set()  # nodes that are greeted again at the next look
+        self._greeted: dict[int, float] = {}  # device: when, on the clock
+        self._resent: Counter[int] = Counter()  # by job
+        self._looked: float | None = None
+        self._zero: float | None = None  # where the clock stood when the run's time was 0
+        self._greetings: dict[str, Greeted] = {}  # by message
+        self._jobs: dict[str, int] = {}  # message: job
+        self._questions: dict[str, int] = {}  # message: device
+        self._rows: dict[int, npt.NDArray[np.float32]] = {}
+        self._unsent: list[int] = []  # jobs the engine has ordered
+        self._asking = False  # the engine has ordered a feature collection that is not sent yet
+
+    # The loop
+
+    @property
+    def started(self) -> bool:
+        """Whether the run, and its time, have begun."""
+        return self.engine.started
+
+    def now(self) -> float:
+        """The run's time."""
+        return 0.0 if self._zero is None else self.clock() - self._zero
+
+    def step(self) -> bool:
+        """One look around; whether anything happened."""
+        now = self.now()
+        before = self.journal.length
+        self._look_for_nodes(now)
+        waiting = [*self._greetings, *self._jobs, *self._questions]
+        for answer in self.carrier.receive(waiting) if waiting else []:
+            self._take(answer, now)
+        if not self.started and len(self.engine.present) >= self.enough:
+            self._zero = self.clock()
+            self._give(Started(now))
+        if self.engine.next_alarm() <= now:
+            self._give(Passed(now))
+        self._close_question(now)
+        self.send_orders()
+        return self.journal.length > before
+
+    def _give(self, given: Input) -> None:
+        self.journal.add(given)
+        self.replay(given)
+
+    def replay(self, given: Input) -> None:
+        """Handles an input that is in the journal already."""
+        self.engine.handle(given)
+        orders = self.engine.take_orders()
+        self._unsent += orders.jobs
+        self._asking = self._asking or orders.ask
+
+    def resume(self, now: float) -> None:
+        """After the journal was dealt with again, or on a new network, the run goes on at time ``now``: jobs that were
+        sent over this network are waited for, all others are sent. A question is asked again, and devices are greeted
+        again; both are idempotent."""
+        if self.started:
+            self._zero = self.clock() - now
+        sent = self.journal.sent(self.carrier.network)
+        self._jobs = {sent[number]: number for number in self.engine.flights if number in sent}
+        self._unsent = [number for number in self.engine.flights if number not in sent]
+        self._asking = self.engine.question is not None
+        self._greetings, self._questions = {}, {}
+        for device in sorted(self.engine.present - self._node.keys()):
+            self._give(Left(now, device))  # shut out meanwhile
+        self._online = {self._node[device] for device in self.engine.present}
+        for node in sorted(self._online):
+            self._greet(node)
+
+    def send_orders(self) -> None:
+        """Sends what the method has ordered."""
+        while self._unsent:
+            number = self._unsent[0]
+            flight = self.engine.flights.get(number)
+            if flight is not None:  # else cancelled at once
+                message = self.carrier.send(self._node[flight.device], flight)
+                self.journal.add_sent(number, message, self.carrier.network)
+                self._jobs[message] = number
+            del self._unsent[0]
+        question = self.engine.question
+        if self._asking and question is not None:
+            here = [int(device) for device in question.asked if int(device) in self.engine.present]
+            self._questions = {self.carrier.ask(self._node[d], question.weights, question.kind): d for d in here}
+            self._rows = {}
+        self._asking = False
+
+    # Who is there
+
+    def _look_for_nodes(self, now: float) -> None:
+        clock = self.clock()
+        if self._looked is not None and clock - self._looked < LOOK_FOR_NODES:
+            return
+        self._looked = clock
+        online = self.carrier.nodes() & self._device.keys()
+        if self.carrier.settling:
+            online |= self._online
+        for node in sorted((online - self._online) | (online & self._doubtful)):
+            self._greet(node)
+        self._doubtful = set()
+        for node in sorted(self._online - online):
+            self._greetings = {m: g for m, g in self._greetings.items() if g.node != node}
+            self._lose_sight(self._device[node], now)
+        self._online = online
+        for flight in list(self.engine.flights.values()):
+            if clock - self._greeted.get(flight.device, clock) > GREET_AGAIN and flight.device in self._node:
+                self._greet(self._node[flight.device])
+
+    def _greet(self, node: int) -> None:
+        """Also asked of a device that has been training for long: whether it still is the process that got the job."""
+        device = self._device[node]
+        self._greeted[device] = self.clock()
+        flight = self.engine.flight_of(device)
+        self._greetings[self.carrier.greet(node)] = Greeted(node, None if flight is None else flight.number)
+
+    def _lose_sight(self, device: int, now: float) -> None:
+        self._questions = {m: d for m, d in self._questions.items() if d != device}
+        if device in self.engine.present:
+            self._give(Left(now, device))
+
+    # Answers
+
+    def _take(self, answer: Answer, now: float) -> None:
+        message, content = answer
+        if message in self._greetings:
+            self._take_greeting(self._greetings.pop(message), content, now)
+        elif message in self._jobs:
+            self._take_job(self._jobs.pop(message), content, now)
+        elif message in self._questions:
+            device = self._questions.pop(message)
+            if isinstance(content, FeatureReply):
+                self._rows[device] = content.features
+                self.seen[device] = time.time()
+            else:
+                self.warn(f"device {device}: no features: {_text(content)}")
+
+    def _take_greeting(self, greeted: Greeted, content: object, now: float) -> None:
+        device = self._device[greeted.node]
+        if not isinstance(content, Hello):
+            self._doubtful.add(greeted.node)
+            self.warn(f"device {device}: does not take part: {_text(content)}")
+            return
+        self.seen[device] = time.time()
+        flight = self.engine.flight_of(device)
+        flying = None if flight is None else flight.number
+        here = device in self.engine.present and self.engine.sizes[device] == content.samples
+        forgot = content.fresh and flying is not None and flying == greeted.busy  # its process got the job, and died
+        if not here or forgot or (flying is None and device not in self.engine.idle):
+            self._give(Joined(now, device, content.samples))
+
+    def _take_job(self, number: int, content: object, now: float) -> None:
+        flight = self.engine.flights.get(number)
+        if isinstance(content, TrainingReply):
+            if flight is not None:
+                self.seen[flight.device] = time.time()
+            self._give(Arrived(now, number, content.weights, content.seconds, content.joules, content.loss))
+        elif flight is None:
+            return
+        elif isinstance(content, Trouble) and content.reason == "unknown":
+            self._send_again(number, flight.abandoned, now)
+        else:
+            self._doubtful.add(self._node[flight.device])  # perhaps a process that is new to the experiment
+            self._give(Failed(now, number, _reason(content)))
+            self.warn(f"device {flight.device}: job {number} lost: {_text(content)}")
+
+    def _send_again(self, number: int, abandoned: bool, now: float) -> None:
+        """The answer was lost with an earlier server, or the message expired."""
+        self._resent[number] += 1
+        if abandoned:
+            self._give(Failed(now, number, "timeout"))
+        elif self._resent[number] > RESENT:
+            self._give(Failed(now, number, "crash"))
+        else:
+            self._unsent.append(number)
+
+    def _close_question(self, now: float) -> None:
+        question = self.engine.question
+        if question is None or self._asking:
+            return
+        if self._questions and now < question.until:
+            return
+        [(width, _)] = Counter(len(row) for row in self._rows.values()).most_common(1) or [(0, 0)]
+        table = np.zeros((len(self.engine.sizes), width), dtype=np.float32)
+        answered = np.zeros(len(table), dtype=bool)
+        for device, row in self._rows.items():
+            if len(row) == width:
+                table[device], answered[device] = row, True
+            else:
+                self.warn(f"device {device}: {len(row)} features instead of {width}")
+        self._questions, self._rows = {}, {}
+        self._give(Gathered(now, table, answered))
+
+
+def _text(content: object) -> str:
+    return content.text if isinstance(content, Trouble) else f"answered with a {type(content).__name__}"
+
+
+def _reason(content: object) -> LossReason:
+    if isinstance(content, Trouble) and content.reason != "unknown":
+        return content.reason
+    return "rejected"

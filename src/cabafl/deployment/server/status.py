@@ -1,0 +1,97 @@
+"""The status file of a running server, which `cabafl deploy status` shows."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cabafl.deployment.server.dispatcher import Dispatcher
+from cabafl.errors import UserError
+from cabafl.files import as_json, write_atomic
+from cabafl.lifecycle.run import Lifecycle
+
+STATUS = "status.json"
+INTERVAL = 2.0  # seconds between two status files
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """A line of ``cabafl deploy status``."""
+
+    device: int
+    online: bool
+    samples: int
+    job: int | None
+    slot: int | None
+    since: float | None  # the run's time when the job was sent
+    seen: float | None  # seconds since the epoch
+    jobs: int
+
+
+class StatusFile:
+    """Writes the state of a run every few seconds; without a path, nothing."""
+
+    def __init__(self, path: Path | None, run: Lifecycle, dispatcher: Dispatcher) -> None:
+        self.path = path
+        self.run = run
+        self.dispatcher = dispatcher
+        self._written = -INTERVAL
+
+    def update(self) -> None:
+        """Writes the file if it is due."""
+        if time.perf_counter() - self._written > INTERVAL:
+            self.write("running" if self.dispatcher.started else "waiting for devices")
+
+    def write(self, state: str) -> None:
+        """Writes the file now. A status that cannot be written does not stop the run."""
+        self._written = time.perf_counter()
+        if self.path is None or self.run.folder is None:
+            return
+        engine, experiment, rows = self.dispatcher.engine, self.run.experiment, self.run.rows
+        status = {
+            "state": state,
+            "updated": time.time(),
+            "run": str(self.run.folder.path),
+            "method": experiment.method.name,
+            "seconds": self.dispatcher.now(),
+            "wall_time": experiment.run.wall_time,
+            "version": engine.version,
+            "uploads": engine.ledger.uploads,
+            "losses": dict(engine.ledger.losses),
+            "accuracy": rows[-1].accuracy if rows else None,
+            "devices": [asdict(line) for line in self._devices()],
+        }
+        with suppress(OSError):
+            write_atomic(self.path, as_json(status))
+
+    def _devices(self) -> Iterator[DeviceStatus]:
+        engine = self.dispatcher.engine
+        holds = {flight.device: flight for flight in engine.flights.values()}
+        for device in range(len(engine.sizes)):
+            flight = holds.get(device)
+            yield DeviceStatus(
+                device,
+                device in engine.present,
+                int(engine.sizes[device]),
+                None if flight is None else flight.number,
+                None if flight is None else flight.slot,
+                None if flight is None else flight.started,
+                self.dispatcher.seen.get(device),
+                int(engine.selections[device]),
+            )
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """The last status a server wrote."""
+    try:
+        status = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no server has run here yet (`cabafl deploy server`)") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(status, dict):
+        raise UserError(f"{path}: not a status file")
+    return status

@@ -1,0 +1,44 @@
+"""SuperLink and public port of a fleet, as children of this process."""
+
+import os
+import sys
+from pathlib import Path
+
+from cabafl.deployment.folder.layout import FleetFolder
+from cabafl.errors import UserError
+from cabafl.processes.children import LOOPBACK, Child, Children, answers
+
+
+def environment(flower_home: Path) -> dict[str, str]:
+    """For Flower's programs: no calls home, files in one place, the programs of this Python first."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    return {
+        **os.environ,
+        "PATH": path,
+        "FLWR_HOME": str(flower_home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), "localhost", LOOPBACK))),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def start_superlink(children: Children, fleet: FleetFolder) -> Child:
+    """The SuperLink; returns when it answers."""
+    return _start(children, fleet, ["superlink.sh"], "superlink_port", fleet.settings.superlink_port)
+
+
+def start_proxy(children: Children, fleet: FleetFolder) -> Child:
+    """The public port; returns when it answers."""
+    # Workers of a root process would be a user who must not enter the folder.
+    words = ["-g", "user root;"] if os.geteuid() == 0 else []
+    return _start(children, fleet, ["proxy.sh", *words], "port", fleet.settings.port)
+
+
+def _start(children: Children, fleet: FleetFolder, words: list[str], setting: str, port: int) -> Child:
+    if answers(port):
+        raise UserError(f"{setting} = {port}: in use on this machine; accepted: a free port")
+    command = [str(fleet.path / words[0]), *words[1:]]
+    child = children.start(words[0].removesuffix(".sh"), command, environment(fleet.state / "flower"), fleet.path)
+    child.wait_for_port(port)
+    return child

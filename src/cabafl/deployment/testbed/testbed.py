@@ -1,0 +1,117 @@
+"""A whole fleet on this machine: real processes, real TCP, TLS and keys as in the field."""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cabafl.assembly import make_fleet as simulated_fleet
+from cabafl.config import Experiment
+from cabafl.deployment.flower.superlink import SuperLink
+from cabafl.deployment.folder.layout import DEVICE, Device, FleetFolder, FleetSettings
+from cabafl.deployment.folder.provision import make_fleet
+from cabafl.deployment.server.serve import Warn, serve
+from cabafl.deployment.server.status import STATUS
+from cabafl.deployment.testbed.programs import environment, start_proxy, start_superlink
+from cabafl.lifecycle.run import Listener
+from cabafl.processes.children import LOOPBACK, Children, free_ports
+from cabafl.recording.folder import SUMMARY
+from cabafl.toml import toml_value
+
+RUN, FLEET, LOGS = "run", "fleet", "logs"
+HEARTBEAT = 10.0
+WALL_TIME = 600.0
+
+
+@dataclass(frozen=True)
+class Testbed:
+    """A folder with a fleet, the logs of its processes, and the run. ``scale``: so many times faster than life."""
+
+    path: Path
+    devices: int
+    scale: float
+
+    @property
+    def run(self) -> Path:
+        """The run folder."""
+        return self.path / RUN
+
+    def serve(self, experiment: Experiment, listener: Listener | None, warn: Warn) -> dict[str, Any] | None:
+        """Starts everything, carries the run out, stops everything. Done again, an interrupted run goes on, and
+        None comes back from a complete one."""
+        if (self.run / SUMMARY).exists():
+            return None
+        experiment = with_defaults(experiment, self.devices)
+        fleet = self._fleet(experiment)
+        with ExitStack() as stack:
+            children = stack.enter_context(Children(self.path / LOGS))
+            start_superlink(children, fleet)
+            if has_proxy():
+                start_proxy(children, fleet)
+            else:
+                warn("nginx is not installed: the devices talk to the SuperLink itself, still with TLS and their keys")
+            for device in fleet.devices():
+                start_device(children, device)
+            return serve(
+                experiment,
+                SuperLink(fleet),
+                self.run,
+                status=fleet.state / STATUS,
+                listener=listener,
+                warn=warn,
+            )
+
+    def _fleet(self, experiment: Experiment) -> FleetFolder:
+        folder = self.path / FLEET
+        if folder.exists():
+            return FleetFolder.load(folder)
+        port, superlink_port = free_ports(2)
+        settings = FleetSettings(ip=(LOOPBACK,), port=port, superlink_port=superlink_port, listen=LOOPBACK)
+        fleet = make_fleet(folder, settings, self.devices)
+        server = settings.address if has_proxy() else settings.superlink
+        for device, more in zip(fleet.devices(), paces(experiment, self.devices, self.scale), strict=True):
+            lines = {"server": server, "id": device.id, "partition-id": device.partition, **more}
+            if experiment.data.root is not None:
+                lines["root"] = experiment.data.root
+            text = "".join(f"{key} = {toml_value(value)}\n" for key, value in lines.items())
+            (device.folder / DEVICE).write_text(text, encoding="utf-8")
+        return fleet
+
+
+def with_defaults(experiment: Experiment, devices: int) -> Experiment:
+    """Of ten devices four are like a Jetson Nano and six like a Raspberry Pi, and half of them train at a time."""
+    fleet, run = experiment.fleet, experiment.run
+    if not fleet.model_fields_set & {"participation", "slots"}:
+        fleet = fleet.model_copy(update={"participation": 0.5})
+    if fleet.tiers is None:
+        fast = round(0.4 * devices)
+        fleet = fleet.model_copy(update={"tiers": {"high": fast, "low": devices - fast}})
+    if run.wall_time is None and run.max_dispatches is None:
+        run = run.model_copy(update={"wall_time": WALL_TIME})
+    return experiment.model_copy(update={"fleet": fleet, "run": run})
+
+
+def paces(experiment: Experiment, devices: int, scale: float) -> list[Mapping[str, Any]]:
+    """How long a job takes on each device at least, and its power while it trains."""
+    fleet = simulated_fleet(experiment, np.ones(devices, dtype=np.int64), 0)
+    watts = fleet.compute_watts.tolist()
+    return [
+        {"pace": fleet.job(device)[0] / scale, "watts": watts[device], "heartbeat": HEARTBEAT}
+        for device in range(devices)
+    ]
+
+
+def has_proxy() -> bool:
+    """Whether nginx is there."""
+    return shutil.which("nginx") is not None or Path("/usr/sbin/nginx").exists()
+
+
+def start_device(children: Children, device: Device) -> None:
+    """A device as a process of its own; its output goes to ``device-ID.log``."""
+    command = [sys.executable, "-m", "cabafl", "deploy", "device", str(device.folder)]
+    children.start(f"device-{device.id}", command, environment(device.folder), device.folder)

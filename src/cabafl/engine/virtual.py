@@ -1,0 +1,367 @@
+"""The engine in virtual time: it keeps the clock and the devices, and carries out what the method decides.
+
+Events are served by (time, rank, serial): equal times in the order they were scheduled, evaluations last, so that an
+evaluation at time t sees everything that happened at t. How long a job will take, and whether its result will be used,
+is known when it is dispatched: results nobody will use are never computed. All other jobs in flight are already being
+trained while the clock waits for the earliest.
+"""
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flight
+from cabafl.execution.base import FeatureJob, Interrupt, TrainJob
+from cabafl.fleet import FINE, Fate, Faults, Fleet
+from cabafl.learning.task import Trained
+from cabafl.methods.base import PLAIN, FeatureKind, Ints, Objective, Weights
+from cabafl.recording.events import Collection, Dispatched, Lost
+from cabafl.state import State
+
+AHEAD = 64  # feature chunks computed ahead; limits how many are in memory
+
+
+class Kind(IntEnum):
+    """What an entry of the event queue is."""
+
+    FINISH = 0  # a device ends a job
+    TIMEOUT = 1  # the server gives a job up
+    FEATURES = 2
+    TIMER = 3
+    EVALUATE = 4
+    CRASH = 5  # a device loses its job
+    LEAVE = 6
+    RETURN = 7
+
+
+_FINISH, _EVALUATE = Kind.FINISH, Kind.EVALUATE  # looking a member up costs as much as pushing the entry
+
+
+@dataclass(slots=True)
+class SimulatedFlight(Flight):
+    """A job under way, whose end is known from the beginning."""
+
+    seconds: float = 0.0
+    joules: float = 0.0
+    corrupt: str | None = None
+    needed: bool = False  # its result will be used
+    ticket: int | None = None  # of the executor, when it is needed
+
+
+@dataclass(slots=True)
+class Gathering(State):
+    """A feature collection under way."""
+
+    weights: Weights
+    feature: FeatureKind
+    asked: Ints
+    missing: Ints
+    needed: bool
+    tickets: list[int] = field(default_factory=list)
+
+
+class VirtualEngine(Engine):
+    """Drives one method over one simulated fleet."""
+
+    clock = "virtual"
+
+    def __init__(
+        self, setup: EngineSetup, fleet: Fleet, faults: Faults | None = None, interrupt: Interrupt | None = None
+    ) -> None:
+        super().__init__(setup, fleet.sizes)
+        self.fleet = fleet
+        self.faults = faults or Faults()
+        self.interrupt = interrupt or (lambda: None)
+        self.horizon = FOREVER if self.limits.seconds is None else self.limits.seconds
+        self.away: set[int] = set()
+        self.flights: dict[int, SimulatedFlight] = {}
+        self.queue: list[tuple[float, int, int, Kind, Any]] = []
+        self._serial = 0
+        self._features = np.zeros((len(fleet), 0), dtype=np.float32)
+        self._faulty = bool(self.faults.loss or self.faults.corrupt or self.faults.slowdown)
+        self._timeless = self.limits.slot_timeout is None
+
+    # The run
+
+    def start(self) -> None:
+        """Time 0."""
+        self._evaluate()
+        self._schedule_evaluation(1)
+        if self.faults.devices_leave:
+            for device in np.flatnonzero(self.sizes > 0).tolist():
+                self._schedule_absence(device, 0, 0.0)
+        self.method.start(self)
+
+    def step(self) -> bool:
+        """Serves one event; False when the run is over. An interrupt leaves the state as it was before the event."""
+        if self.ledger.dispatches >= self._most and self._all_back():
+            return False
+        if not self.queue or self.queue[0][0] > self.horizon:
+            self.now = self.horizon if self.horizon < FOREVER else self.now
+            return False
+        self.interrupt()
+        time, _, _, kind, what = self.queue[0]
+        if kind is _FINISH:
+            flight = self.flights.get(what)
+            ticket = None if flight is None else flight.ticket
+            trained = None if ticket is None else self.executor.result(ticket, self.interrupt)
+            heapq.heappop(self.queue)
+            self.now = time
+            if flight is not None:  # else cancelled, or its device left
+                self._end_job(flight, trained)
+        else:
+            rows = self._gathered(time, what) if kind is Kind.FEATURES else None
+            heapq.heappop(self.queue)
+            self.now = time
+            self._handle(kind, what, rows)
+        if self.outbox.waiting:
+            self.outbox.flush()
+        return True
+
+    def run(self) -> None:
+        """From time 0 to the end."""
+        self.start()
+        while self.step():
+            pass
+        self.finish()
+
+    def _all_back(self) -> bool:
+        """After the last allowed dispatch, the run lasts until all jobs are back."""
+        return all(flight.abandoned for flight in self.flights.values())
+
+    def _handle(self, kind: Kind, what: Any, rows: Any) -> None:
+        """All events but the end of a job."""
+        if kind is Kind.EVALUATE:
+            self._evaluate()
+            self._schedule_evaluation(what + 1)
+        elif kind is Kind.TIMEOUT:
+            self._time_out(what)
+        elif kind is Kind.FEATURES:
+            self._end_collection(what, rows)
+        elif kind is Kind.TIMER:
+            self.method.on_timer(self, what)
+        elif kind is Kind.CRASH:
+            self._crash(what)
+        elif kind is Kind.LEAVE:
+            self._leave(*what)
+        else:
+            self._return(*what)
+
+    def _schedule_at(self, time: float, kind: Kind, what: Any) -> None:
+        self._serial = serial = self._serial + 1
+        heapq.heappush(self.queue, (time, 1 if kind is _EVALUATE else 0, serial, kind, what))
+
+    def _schedule_evaluation(self, number: int) -> None:
+        if self.limits.evaluate_versions is None:
+            self._schedule_at(self.limits.evaluate_every * number, Kind.EVALUATE, number)
+
+    # Orders of the method
+
+    def dispatch(self, device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
+        """See `Server.dispatch`. Past ``max_dispatches`` nothing is sent any more."""
+        number = self._book_dispatch(device, weights)
+        if number is None:
+            return None
+        work = 1.0 if objective.epochs is None else objective.epochs / self.epochs
+        fate = self.faults.fate(number) if self._faulty else FINE
+        if fate.stretch != 1.0:
+            work *= fate.stretch
+            self.ledger.slowed += 1
+        now, version = self.now, self.version
+        seconds, joules = self.fleet.job(device, work)
+        flight = SimulatedFlight(
+            number, device, slot, version, weights, objective, now, False, seconds, joules, fate.corrupt
+        )
+        self.flights[number] = flight
+        end = now + seconds
+        if fate is FINE and self._timeless and end < FOREVER:  # the rule, without what `_schedule_end` has to look at
+            self._schedule_at(end, _FINISH, number)
+            flight.needed = end <= self.horizon
+        else:
+            flight.needed = self._schedule_end(flight, fate)
+        if flight.needed:
+            self._submit_training(flight)
+        self.outbox.put(Dispatched(now, number, device, slot, version, end))
+        return number
+
+    def _schedule_end(self, flight: SimulatedFlight, fate: Fate) -> bool:
+        """Schedules how the job ends; whether its trained weights will be used."""
+        number, end = flight.number, self.now + flight.seconds
+        if fate.crash_at is not None:
+            end = self.now + fate.crash_at * flight.seconds
+            self._schedule_at(end, Kind.CRASH, number)
+        elif end < FOREVER:
+            self._schedule_at(end, _FINISH, number)
+        timeout = self.limits.slot_timeout
+        late = timeout is not None and end > self.now + timeout
+        if timeout is not None and late:
+            self._schedule_at(self.now + timeout, Kind.TIMEOUT, number)
+        return not late and fate.crash_at is None and fate.corrupt is None and end <= self.horizon
+
+    def _submit_training(self, flight: SimulatedFlight) -> None:
+        training = TrainJob(flight.number, flight.device, flight.weights, flight.objective)
+        flight.ticket = self.executor.submit(training, flight.started + flight.seconds)
+
+    def cancel(self, job: int) -> None:
+        """See `Server.cancel`. The energy spent so far stays spent."""
+        flight = self._drop(job)
+        if flight is None:
+            return
+        self.ledger.losses["cancelled"] += 1
+        self.outbox.put(Lost(self.now, job, flight.device, flight.slot, "cancelled"))
+        self.idle.add(flight.device)
+
+    def _drop(self, number: int) -> SimulatedFlight | None:
+        """Ends a flight before its time."""
+        flight = self.flights.pop(number, None)
+        if flight is not None:
+            if flight.ticket is not None:
+                self.executor.discard(flight.ticket)
+            self.ledger.joules += flight.joules * min(1.0, (self.now - flight.started) / flight.seconds)
+        return flight
+
+    def set_timer(self, delay: float, name: str) -> None:
+        """See `Server.set_timer`."""
+        self._schedule_at(self.now + delay, Kind.TIMER, name)
+
+    def collect_features(
+        self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
+    ) -> None:
+        """See `Server.collect_features`. Devices answer beside their training; one event marks the last answer."""
+        here = self.sizes > 0
+        here[list(self.away)] = False
+        asked = np.flatnonzero(here)
+        self.ledger.feature_downloads += len(asked)
+        self.ledger.bytes += len(asked) * weights.nbytes
+        seconds = np.zeros(len(asked)) if instant else self.fleet.collection_seconds()[asked]
+        allowed = FOREVER if timeout is None else timeout
+        end = self.now + min(float(seconds.max(initial=0.0)), allowed)
+        gathering = Gathering(weights, kind, asked, asked[seconds > allowed], needed=end <= self.horizon)
+        self.outbox.put(Collection(self.now, "start", len(asked), 0))
+        self._schedule_at(end, Kind.FEATURES, gathering)
+        self._submit_features(end, gathering)
+
+    def _submit_features(self, end: float, what: Gathering) -> None:
+        if what.needed:
+            chunks = self.executor.feature_chunks[:AHEAD]
+            what.tickets = [self._submit_chunk(end, what, devices) for devices in chunks]
+
+    def _submit_chunk(self, end: float, what: Gathering, devices: range) -> int:
+        return self.executor.submit(FeatureJob(what.weights, what.feature, devices), end)
+
+    # Events
+
+    def _end_job(self, flight: SimulatedFlight, trained: Trained | None) -> None:
+        del self.flights[flight.number]
+        self.ledger.joules += flight.joules
+        self.idle.add(flight.device)
+        if flight.abandoned:
+            self.method.on_idle(self, flight.device)
+            return
+        weights, loss = trained or (_corrupted(flight.weights, flight.corrupt), None)
+        self._take_upload(flight, weights, flight.seconds, loss)
+
+    def _time_out(self, number: int) -> None:
+        flight = self.flights.get(number)
+        if flight is not None:
+            flight.abandoned = True
+            self._lose(flight, "timeout")
+
+    def _crash(self, number: int) -> None:
+        flight = self._drop(number)
+        if flight is None:
+            return
+        self.idle.add(flight.device)
+        if flight.abandoned:
+            self.method.on_idle(self, flight.device)
+        else:
+            self._lose(flight, "crash")
+
+    def _schedule_absence(self, device: int, number: int, since: float) -> None:
+        absence = self.faults.absence(device, number, since)
+        if absence is not None:
+            self._schedule_at(absence.leave, Kind.LEAVE, (device, number, absence.back))
+
+    def _leave(self, device: int, number: int, back: float) -> None:
+        self.away.add(device)
+        self._schedule_at(back, Kind.RETURN, (device, number))
+        if device in self.idle:
+            self.idle.remove(device)
+            return
+        busy = self.flight_of(device)
+        assert busy is not None, "a device is idle, away or busy"
+        flight = self._drop(busy.number)
+        assert flight is not None
+        if not flight.abandoned:
+            self._lose(flight, "left")
+
+    def _return(self, device: int, number: int) -> None:
+        self.away.remove(device)
+        self._schedule_absence(device, number + 1, self.now)
+        self.idle.add(device)
+        self.method.on_idle(self, device)
+
+    def _gathered(self, end: float, what: Gathering) -> npt.NDArray[np.float32]:
+        """One row per device. The new table overwrites the old one part by part, so that a large fleet's features are
+        in memory once; from the first overwritten row on there is no interrupt."""
+        chunks = self.executor.feature_chunks if what.needed else []
+        tickets = deque(what.tickets)
+        for i, devices in enumerate(chunks):
+            part = self.executor.result(tickets.popleft(), self.interrupt if i == 0 else None)
+            if i + AHEAD < len(chunks):
+                tickets.append(self._submit_chunk(end, what, chunks[i + AHEAD]))
+            if part.shape[1] > self._features.shape[1]:  # the first of them; 0: none of these devices has samples
+                # torch's memory is aligned: the method's sums over it have the same bits in every run
+                self._features = torch.zeros((len(self.fleet), part.shape[1])).numpy()
+            self._features[devices.start : devices.stop] = part if part.shape[1] else 0.0
+        return self._features
+
+    def _end_collection(self, gathering: Gathering, rows: npt.NDArray[np.float32]) -> None:
+        width = rows.shape[1]
+        answered = np.zeros(len(rows), dtype=bool)
+        answered[gathering.asked] = True
+        answered[gathering.missing] = False
+        if not answered.all():
+            rows[~answered] = 0.0
+        count = int(answered.sum())
+        self.ledger.feature_uploads += count
+        self.ledger.bytes += count * width * FEATURE_BYTES
+        self.ledger.joules += self.fleet.collection_joules(gathering.asked)
+        self.outbox.put(Collection(self.now, "end", count, len(gathering.missing)))
+        self.method.on_features(self, rows)
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """See `Engine.state`: with the queue and the jobs in flight."""
+        return super().state() | {
+            "away": sorted(self.away),
+            "flights": self.flights,
+            "queue": [(time, rank, serial, int(kind), what) for time, rank, serial, kind, what in self.queue],
+            "serial": self._serial,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from `state`: jobs that were under way are handed out again, with the same results."""
+        super().restore(state)
+        self.away = set(state["away"])
+        self.flights = state["flights"]
+        self.queue = [(time, rank, serial, Kind(kind), what) for time, rank, serial, kind, what in state["queue"]]
+        self._serial = state["serial"]
+        for flight in self.flights.values():
+            if flight.needed:
+                self._submit_training(flight)
+        for time, _, _, kind, what in sorted(self.queue, key=lambda entry: entry[:3]):
+            if kind is Kind.FEATURES:
+                self._submit_features(time, what)
+
+
+def _corrupted(weights: Weights, how: str | None) -> Weights:
+    """What a faulty device sends."""
+    return np.full_like(weights, np.nan) if how == "nan" else np.zeros(weights.size + 1, dtype=np.float32)

@@ -1,0 +1,68 @@
+"""The one description of a task, from which any process builds the same one: this process, workers, Ray, devices."""
+
+from typing import Annotated
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from cabafl import models
+from cabafl.config import Experiment, PrivacySection, TrainingSection
+from cabafl.data.dataset import Dataset, Kind, Split
+from cabafl.data.partition import Partition
+from cabafl.learning.features import find_layer
+from cabafl.learning.task import Task
+from cabafl.learning.training import seeded
+from cabafl.learning.weights import FlatModel
+from cabafl.rng import seed64
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class TaskSpec(BaseModel):
+    """Everything of a task but its samples: the network, the form of its inputs, local training and privacy."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seed: Annotated[int, Field(ge=0)]
+    model: str
+    kind: Kind
+    input_shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=4)]
+    classes: Count
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    feature_layer: str | None  # None: the network's own choice
+    training: TrainingSection
+    privacy: PrivacySection
+
+    @classmethod
+    def of(cls, experiment: Experiment, dataset: Dataset) -> "TaskSpec":
+        """The task of an experiment on data of this form."""
+        return cls(
+            seed=experiment.seed,
+            model=experiment.model.name,
+            kind=dataset.kind,
+            input_shape=dataset.input_shape,
+            classes=dataset.classes,
+            mean=dataset.mean,
+            deviation=dataset.deviation,
+            feature_layer=experiment.model.feature_layer,
+            training=experiment.training,
+            privacy=experiment.privacy,
+        )
+
+    def dataset(self, train: Split, test: Split) -> Dataset:
+        """Samples of the form this task takes."""
+        return Dataset("task", self.kind, train, test, self.classes, self.mean, self.deviation)
+
+    def build(self, dataset: Dataset, partition: Partition, processor: str = "cpu", repeatable: bool = True) -> Task:
+        """The task on the given samples. Its network starts from the initial weights, which follow from the seed.
+
+        ``repeatable`` = False: privacy noise is drawn from the operating system, as on real devices.
+        """
+        with seeded(seed64(self.seed, "initial weights")):
+            network = models.build(self.model, self.kind, self.input_shape, self.classes)
+        layer = self.feature_layer or models.default_feature_layer(self.model, network)
+        if self.feature_layer is not None:
+            find_layer(network, layer)
+        network = network.to(processor).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return Task(self, dataset, partition, FlatModel(network), layer, repeatable)

@@ -1,0 +1,161 @@
+"""One run from begin to finish, whichever clock drives it: record, stop, checkpoint, learning curve, summary."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from cabafl.config import Experiment
+from cabafl.engine.checkpoint import Checkpoint, remove_checkpoints, save_checkpoint
+from cabafl.engine.core import Engine
+from cabafl.files import cannot_record
+from cabafl.learning.weights import Layout
+from cabafl.lifecycle.stopping import Stopped, signals
+from cabafl.lifecycle.summary import summarise
+from cabafl.recording.events import Evaluated, Event
+from cabafl.recording.folder import CURVE, EXPERIMENT, RunFolder
+
+Listener = Callable[[Event], None]
+CHECKPOINT_SHARE = 0.05  # at most this share of the wall time goes into checkpoints
+
+
+class Driver(Protocol):
+    """Moves an engine on: through its own queue in virtual time, or by what happens in a fleet of real devices."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the run."""
+
+    def begin(self, state: dict[str, Any] | None) -> None:
+        """Starts the run, or continues from the state of a checkpoint."""
+
+    def step(self) -> bool:
+        """Serves what comes next; False when the run is over."""
+
+    def state(self) -> dict[str, Any] | None:
+        """What a checkpoint stores; None: there is nothing to store yet."""
+
+    def saved(self) -> None:
+        """A checkpoint with the last `state` is on disk."""
+
+    def wake(self) -> None:
+        """The run is asked to stop: gives up waiting. Called by a signal handler."""
+
+
+class Lifecycle:
+    """What a run does beside deciding and training. Without a folder nothing is written."""
+
+    def __init__(
+        self, experiment: Experiment, layout: Layout, folder: RunFolder | None, listener: Listener | None = None
+    ) -> None:
+        torch.set_num_threads(1)  # the same bits here and in worker processes
+        self.experiment = experiment
+        self.layout = layout
+        self.folder = folder
+        self.listener = listener
+        self.rows: list[Evaluated] = []
+        self._signal: int | None = None
+        self._started = self._saved = time.perf_counter()
+        self._saving = 0.0  # seconds the last checkpoint took
+        self._checkpoints = 0
+        self._earlier = 0.0  # wall seconds before this process
+
+    def carry_out(self, driver: Driver, checkpoint: Checkpoint | None) -> dict[str, Any]:
+        """The whole run, or the rest of it; its summary. Raises `Stopped`, with a checkpoint, when asked to stop."""
+
+        def stop(number: int) -> None:
+            if self._signal is not None:
+                raise KeyboardInterrupt  # asked twice: at once
+            self._signal = number
+            driver.wake()
+
+        with signals(stop):
+            try:
+                self._begin(driver, checkpoint)
+                while driver.step():
+                    if self._checkpoint_due():
+                        self._save(driver)
+                driver.engine.finish()
+            except Stopped:
+                self._save(driver)
+                raise
+            finally:
+                self._draw(driver.engine.clock)
+            return self._finish(driver.engine)
+
+    def emit(self, event: Event) -> None:
+        """Records an event and passes it on."""
+        if type(event) is Evaluated:
+            self.rows.append(event)
+        if self.folder is not None:
+            self.folder(event)
+        if self.listener is not None:
+            self.listener(event)
+
+    def check_stop(self) -> None:
+        """Raises `Stopped` if the run is to stop; called where that leaves the state whole."""
+        if self._signal is not None:
+            raise Stopped(self._signal)
+
+    def _begin(self, driver: Driver, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is not None:
+            assert self.folder is not None
+            self._checkpoints, self._earlier = checkpoint.number, checkpoint.wall_seconds
+            self.rows = self.folder.rows()
+        driver.begin(None if checkpoint is None else checkpoint.engine)
+
+    def _wall_seconds(self, engine: Engine) -> float:
+        return engine.now if engine.clock == "wall" else self._earlier + time.perf_counter() - self._started
+
+    def _checkpoint_due(self) -> bool:
+        interval = max(self.experiment.run.checkpoint_every, self._saving / CHECKPOINT_SHARE)
+        return self.folder is not None and time.perf_counter() - self._saved > interval
+
+    def _save(self, driver: Driver) -> None:
+        if self.folder is None:
+            return
+        began = time.perf_counter()
+        state = driver.state()
+        if state is not None:
+            path = self.folder.path
+            self._checkpoints += 1
+            try:
+                positions, seconds = self.folder.positions(), self._wall_seconds(driver.engine)
+                checkpoint = Checkpoint(self._checkpoints, state, positions, seconds)
+                save_checkpoint(path, checkpoint, (path / EXPERIMENT).read_text(encoding="utf-8"))
+            except OSError as error:
+                raise cannot_record(error, path) from error
+            driver.saved()
+        self._saved = time.perf_counter()
+        self._saving = self._saved - began
+
+    def _draw(self, clock: str) -> None:
+        if self.folder is None or not self.rows:
+            return
+        from cabafl.reporting.curve import draw_curve  # here, because a run starts sooner without matplotlib
+
+        experiment, path = self.experiment, self.folder.path
+        title = f"{experiment.method.name} on {experiment.data.dataset}, seed {experiment.seed}"
+        try:
+            draw_curve([r.time for r in self.rows], [r.accuracy for r in self.rows], title, path / CURVE, clock)
+        except OSError as error:
+            raise cannot_record(error, path) from error
+
+    def _finish(self, engine: Engine) -> dict[str, Any]:
+        """The last files: ``summary.json`` is written last and marks the run as complete."""
+        summary = summarise(self.experiment, engine, self.rows, self._wall_seconds(engine))
+        if self.folder is not None:
+            try:
+                self.folder.save_model(self.layout.tensors(engine.model))
+                self.folder.finish(summary)
+            except OSError as error:
+                raise cannot_record(error, self.folder.path) from error
+            remove_checkpoints(self.folder.path)
+        return summary
+
+
+def experiment_text(path: Path) -> str:
+    """The experiment of a run folder, as it was written."""
+    return (path / EXPERIMENT).read_text(encoding="utf-8")

@@ -1,0 +1,29 @@
+"""How a run is asked to stop: SIGINT and SIGTERM take effect between two events."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Stopped(BaseException):
+    """SIGINT or SIGTERM: the run can be resumed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = number
+
+
+@contextmanager
+def signals(stop: Callable[[int], None]) -> Iterator[None]:
+    """Calls ``stop`` with the number of the signal. Does nothing outside of the main thread, which gets all signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda n, _frame: stop(n)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,57 @@
+"""What ``summary.json`` says: the figures of a whole run."""
+
+from typing import Any
+
+import numpy as np
+
+from cabafl.config import Experiment
+from cabafl.engine.core import Engine
+from cabafl.learning.dp import DpSgd, epsilon
+from cabafl.recording.events import Evaluated
+from cabafl.recording.metrics import WINDOW, best_window_mean, fairness, stability
+
+
+def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wall_seconds: float) -> dict[str, Any]:
+    """Everything but ``wall_seconds`` is the same in every repetition of a simulation."""
+    accuracy = [row.accuracy for row in rows]
+    best = best_window_mean(accuracy)
+    last, ledger = rows[-1], engine.ledger
+    dp = DpSgd.of(experiment.privacy)
+    spent = {} if dp is None else {"epsilon": _epsilon(experiment, engine, dp)}
+    return {
+        "method": experiment.method.name,
+        "seed": experiment.seed,
+        "clock": engine.clock,
+        "best_window_mean": best[0] if best else None,
+        "best_window_deviation": best[1] if best else None,
+        "window": WINDOW,
+        "best_accuracy": max(accuracy),
+        "final_accuracy": last.accuracy,
+        "final_loss": last.loss,
+        "stability": stability(accuracy),
+        "fairness": fairness(engine.selections.tolist()),
+        "evaluations": len(rows),
+        "time": last.time,
+        "versions": last.version,
+        "downloads": last.downloads,
+        "uploads": last.uploads,
+        "feature_downloads": last.feature_downloads,
+        "transfers": last.transfers,
+        "bytes": last.bytes,
+        "joules": last.joules,
+        "losses": dict(sorted(ledger.losses.items())),
+        "slowed": ledger.slowed,
+        "mean_staleness": ledger.mean_staleness,
+        "max_staleness": max(ledger.staleness, default=None),
+        **spent,
+        "wall_seconds": wall_seconds,
+    }
+
+
+def _epsilon(experiment: Experiment, engine: Engine, dp: DpSgd) -> float:
+    """Of the device that spent most: the one with the most steps times the square of its share per step."""
+    training = experiment.training
+    sizes = np.maximum(engine.sizes, 1)
+    steps = engine.selections * training.epochs * np.maximum(1, np.ceil(sizes / training.batch_size)).astype(np.int64)
+    most = int(np.argmax(steps * np.minimum(1.0, training.batch_size / sizes) ** 2))
+    return epsilon(dp, int(sizes[most]), training.batch_size, int(steps[most]), experiment.privacy.dp_delta)

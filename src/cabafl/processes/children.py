@@ -1,0 +1,112 @@
+"""Programs started by this process, which end with it."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from cabafl.errors import RunStopped
+
+LOOPBACK = "127.0.0.1"
+GRACE = 10.0  # seconds between the polite and the rude way to stop
+
+
+@dataclass(frozen=True)
+class Child:
+    """A running program and the file that takes its output."""
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def wait_for_port(self, port: int, seconds: float = 60.0) -> None:
+        """Returns when the program answers on a port of this machine."""
+        deadline = time.monotonic() + seconds
+        while not answers(port):
+            if self.process.poll() is not None:
+                raise RunStopped(f"{self.name} ended with code {self.process.returncode}: {self.last_line()}")
+            if time.monotonic() > deadline:
+                raise RunStopped(f"{self.name} does not answer on port {port} after {seconds:g} s; see {self.log}")
+            time.sleep(0.05)
+
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def last_line(self) -> str:
+        """The end of its output, for messages."""
+        lines = [line for line in self.output().splitlines() if line.strip()]
+        return lines[-1].strip() if lines else "no output"
+
+
+class Children:
+    """Started in order, stopped in reverse. On Linux they are also stopped when this process is killed.
+
+    They have to be started by a thread that lives as long as they should: Linux tells them when that thread ends.
+    """
+
+    def __init__(self, logs: Path) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self._logs = logs
+        self._running: list[Child] = []
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Child:
+        """Starts a program in ``folder``; output goes to ``NAME.log``."""
+        wrapped = [sys.executable, "-m", "cabafl.processes.tethered", str(os.getpid()), *command]
+        log = self._logs / f"{name}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                wrapped,
+                env=dict(environment),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches this process only, which stops them in order
+            )
+        child = Child(name, process, log)
+        self._running.append(child)
+        return child
+
+    def stop(self) -> None:
+        """Ends all, the last one started first."""
+        while self._running:
+            process = self._running.pop().process
+            process.terminate()
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def __enter__(self) -> "Children":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens on a port of this machine."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody uses at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,1 +1,0 @@
-"""The engine in virtual time."""

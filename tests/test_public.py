@@ -1,0 +1,49 @@
+"""The public face of the package: which names there are, where they lead, and that importing them stays quick."""
+
+import subprocess
+import sys
+
+import pytest
+
+import cabafl
+
+NAMES = [
+    "Experiment",
+    "Job",
+    "Method",
+    "Objective",
+    "Parameters",
+    "Result",
+    "Server",
+    "Upload",
+    "UserError",
+    "__version__",
+    "build_report",
+    "load_experiment",
+    "load_runs",
+    "resume",
+    "simulate",
+]
+
+
+def test_exactly_these_names_are_public() -> None:
+    assert cabafl.__all__ == NAMES
+    assert dir(cabafl) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    found = getattr(cabafl, name)
+    assert isinstance(found, str) or (found.__doc__ and found.__module__.startswith("cabafl."))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        _ = cabafl.simulat
+
+
+@pytest.mark.parametrize("code", ["import cabafl", "import cabafl.cli", "from cabafl import Experiment, UserError"])
+def test_importing_does_not_load_torch(code: str) -> None:
+    check = f"{code}\nimport sys\nprint([m for m in ('torch', 'pandas', 'matplotlib', 'flwr') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
