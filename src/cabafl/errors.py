@@ -1,16 +1,16 @@
-"""The one exception a user is meant to see."""
+"""Exceptions whose message is written for the user."""
 
 
 class UserError(Exception):
-    """Something the user gave cannot be used.
+    """Invalid input: a setting, a file or a combination of them.
 
-    The message is one line that names the setting or file, the value found and what would be accepted. The command
-    line prints it without a traceback and ends with exit code 2.
+    The message is one line that names the setting or file, the value given and what is accepted. The command line
+    prints it without a traceback and exits with code 2.
     """
 
 
 class RunStopped(Exception):
-    """A run cannot go on for a reason outside of it (disk full, workers that keep dying): one line, exit code 1.
+    """A run cannot continue for an external reason, such as a full disk or workers that keep dying.
 
-    What was recorded up to the last checkpoint can be continued.
+    The message is one line; the command line exits with code 1. The run can be resumed from its last checkpoint.
     """

@@ -1,4 +1,4 @@
-"""Reads TOML files and writes experiments as TOML; the standard library only reads it."""
+"""Reads TOML files and writes experiments as TOML (the standard library has no TOML writer)."""
 
 import json
 import tomllib
@@ -12,7 +12,7 @@ from cabafl.errors import UserError
 
 
 def read_toml(file: Path, accepted: str = "an experiment file") -> dict[str, Any]:
-    """The tables of a TOML file; a file that cannot be read is a `UserError` that says what is ``accepted``."""
+    """Parses a TOML file. Raises `UserError` if it cannot be read; ``accepted`` says what kind of file is expected."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -22,10 +22,10 @@ def read_toml(file: Path, accepted: str = "an experiment file") -> dict[str, Any
 
 
 def experiment_toml(experiment: BaseModel, parameters: BaseModel, comments: bool = False) -> str:
-    """The complete file: every key of every section, the method's ``parameters`` included.
+    """Formats a complete experiment file: every key of every section, including the method's ``parameters``.
 
-    Keys without a value are written as comments, since TOML has no null, or as "none" where the default is a value.
-    With ``comments`` every key is explained.
+    TOML has no null: a key that is not set becomes a comment, or "none" if its default is a value. With ``comments``,
+    a description follows each key.
     """
     lines = _keys(experiment, ["seed"], comments)
     for name in type(experiment).model_fields:
@@ -51,13 +51,13 @@ def _keys(section: BaseModel, names: list[str], comments: bool) -> list[str]:
         switched_off = value is None and type(section).model_fields[name].default is not None
         line = f"# {name} =" if value is None else f"{name} = {toml_value(value)}"
         line = f'{name} = "none"' if switched_off else line
-        about = type(section).model_fields[name].description
-        lines.append(f"{line:<36} # {about}" if comments and about else line)
+        description = type(section).model_fields[name].description
+        lines.append(f"{line:<36} # {description}" if comments and description else line)
     return lines
 
 
 def toml_value(value: Any) -> str:
-    """One value as TOML text."""
+    """Formats one value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Turns a failed validation into one line that names the key, the value and what is accepted."""
+"""Turns a failed validation into one line that names the key, the value given and what is accepted."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -13,7 +13,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validated(model: type[M], values: Mapping[str, Any], section: str = "") -> M:
-    """``model(**values)``, or a `UserError` about the first wrong key; ``section`` is the prefix of the key names."""
+    """Returns ``model(**values)``; raises `UserError` about the first invalid key, with ``section`` as its prefix."""
     try:
         return model(**values)
     except ValidationError as error:
@@ -23,13 +23,13 @@ def validated(model: type[M], values: Mapping[str, Any], section: str = "") -> M
 
 
 def unknown(what: str, value: str, accepted: Iterable[str]) -> UserError:
-    """The error for a name that is not among the accepted ones, with the nearest one."""
+    """Returns the error for an unknown name; it lists the accepted names and suggests the closest one."""
     names = list(accepted)
     return UserError(f"{what} = {value!r}: unknown{nearest(value, names)}; accepted: {', '.join(names)}")
 
 
 def nearest(value: str, names: Iterable[str]) -> str:
-    """', did you mean ...?' or nothing."""
+    """Returns ``, did you mean 'x'?`` with the closest of ``names``, or an empty string if none is similar."""
     close = get_close_matches(value, list(names), n=1, cutoff=0.5)
     return f", did you mean {close[0]!r}?" if close else ""
 
@@ -46,7 +46,7 @@ def _explain(model: type[BaseModel], error: ErrorDetails, section: str) -> str:
         return text if not path else f"{key} = {value!r}: {text}"
     if error["type"] == "literal_error":
         expected = [name.strip("'") for name in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        return f"{key} = {value!r}: not known{nearest(str(value), expected)}; accepted: {', '.join(expected)}"
+        return f"{key} = {value!r}: unknown{nearest(str(value), expected)}; accepted: {', '.join(expected)}"
     return f"{key} = {value!r}: {_lower(error['msg'])}"
 
 

@@ -1,1 +1,1 @@
-"""What happened, as a stream of small events, and the run folder that keeps it."""
+"""The events of a run and the run folder that stores them."""

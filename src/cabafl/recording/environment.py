@@ -1,4 +1,4 @@
-"""Where a run took place."""
+"""The software and hardware a run used."""
 
 import platform
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def environment(clock: str = "virtual") -> dict[str, Any]:
-    """Versions and machine, to repeat the run, and the clock whose seconds its times are."""
+    """Returns the content of ``environment.json``: what is needed to reproduce a run. ``clock`` is virtual or wall."""
     import torch
 
     return {
@@ -25,7 +25,7 @@ def environment(clock: str = "virtual") -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Bits may differ between processor types, so the type is worth knowing."""
+    """The processor's model name: floating-point results may differ between models."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123
             return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

@@ -1,40 +1,25 @@
-"""The events of a run. One line of ``events.jsonl`` each; together they are enough to redraw everything.
+"""The events of a run; reports are drawn from them alone.
 
-``time`` is in seconds of the run's clock, virtual or wall. Lines are written with Python's shortest exact notation of
-floats, so equal runs give equal bytes. The two frequent events are formatted by hand: a general encoder would cost more
-than the engine itself.
+``time`` is in seconds of the run's clock, virtual or wall. ``line()`` returns the event as one line of
+``events.jsonl``, without the newline. Floats are written with ``repr``, which is exact, so equal runs give equal bytes.
 """
 
 import json
 from typing import Any, NamedTuple
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make a new one for every line
-
-
-class _Stamp:
-    """The text of an instant. An upload and the dispatch that follows it share theirs, so the last one is kept."""
-
-    __slots__ = ("text", "time")
-
-    def __init__(self) -> None:
-        self.time: float | None = None
-        self.text = ""
-
-    def of(self, time: float) -> str:
-        """Exact."""
-        self.time, self.text = time, repr(time)
-        return self.text
-
-
-_last = _Stamp()
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps with separators creates an encoder per call
 
 
 def _encoded(**facts: Any) -> str:
     return _ENCODER.encode(facts)
 
 
+# Dispatched and Uploaded are nearly all events, so they format their line without the encoder: 1.5 instead of 4.3 µs,
+# of about 20 µs that the engine takes per event.
+
+
 class Dispatched(NamedTuple):
-    """A model was sent to a device; ``due`` is when its upload would arrive."""
+    """A model was sent to a device; its upload is expected at ``due``."""
 
     time: float
     job: int
@@ -44,17 +29,15 @@ class Dispatched(NamedTuple):
     due: float
 
     def line(self) -> str:
-        """JSON."""
         time, job, device, slot, version, due = self
-        stamp = _last.text if time is _last.time else _last.of(time)
         return (
-            f'{{"time":{stamp},"event":"dispatch","job":{job},"device":{device},"slot":{slot},'
+            f'{{"time":{time!r},"event":"dispatch","job":{job},"device":{device},"slot":{slot},'
             f'"version":{version},"due":{due!r}}}'
         )
 
 
 class Uploaded(NamedTuple):
-    """A trained model came back; ``staleness`` is how many models were published meanwhile."""
+    """A trained model came back; ``staleness`` is the number of models published since its dispatch."""
 
     time: float
     job: int
@@ -64,17 +47,15 @@ class Uploaded(NamedTuple):
     staleness: int
 
     def line(self) -> str:
-        """JSON."""
         time, job, device, slot, version, staleness = self
-        stamp = _last.text if time is _last.time else _last.of(time)
         return (
-            f'{{"time":{stamp},"event":"upload","job":{job},"device":{device},"slot":{slot},'
+            f'{{"time":{time!r},"event":"upload","job":{job},"device":{device},"slot":{slot},'
             f'"version":{version},"staleness":{staleness}}}'
         )
 
 
 class Lost(NamedTuple):
-    """A job ended without a usable upload: crash, timeout, rejected, stale or cancelled."""
+    """A job ended without a usable upload; ``reason`` is crash, left, timeout, rejected, stale or cancelled."""
 
     time: float
     job: int
@@ -90,7 +71,7 @@ class Lost(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A new global model, with what the method says about it (weights of the mean, ...)."""
+    """A new global model; ``facts`` are fields added by the method, such as the aggregation weights."""
 
     time: float
     version: int
@@ -102,7 +83,7 @@ class Published(NamedTuple):
 
 
 class Collection(NamedTuple):
-    """A feature collection started or ended; ``missing`` devices did not answer in time."""
+    """A feature collection started or ended (``step``); ``missing`` devices did not answer in time."""
 
     time: float
     step: str
@@ -115,7 +96,7 @@ class Collection(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """A decision of the method."""
+    """A decision recorded by the method; ``kind`` becomes the event name."""
 
     time: float
     kind: str
@@ -127,7 +108,7 @@ class Noted(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """The global model on the test samples, with the totals up to this instant: one row of ``metrics.csv``."""
+    """The global model was evaluated on the test samples; with the totals so far, this is a row of ``metrics.csv``."""
 
     time: float
     version: int
@@ -147,7 +128,7 @@ class Evaluated(NamedTuple):
         )
 
     def row(self) -> str:
-        """CSV."""
+        """The row of ``metrics.csv``; the columns are the fields in order."""
         return ",".join(map(repr, self))
 
 

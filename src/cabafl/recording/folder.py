@@ -1,6 +1,6 @@
-"""The run folder: what was asked, what happened, what came out.
+"""The run folder: the experiment, the events as they happen and the results.
 
-``summary.json`` is written last: a folder without it is not a finished run.
+``summary.json`` is written last: a run without it is not finished.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ EXPERIMENT = "experiment.toml"
 ENVIRONMENT = "environment.json"
 CURVE = "curve.png"
 CHECKPOINT = "checkpoint.json"
-JOURNAL = "journal"  # a folder; of a run on real devices only
-PATIENCE = 20.0  # seconds until a folder that another process writes is given up
-_LINES = 2000  # events kept before they are written
+JOURNAL = "journal"  # a folder; only in runs on real devices
+PATIENCE = 20.0  # seconds to wait for another process to release the folder
+_BUFFERED_EVENTS = 2000
 _HEADER = (",".join(Evaluated._fields) + "\n").encode()
 
 
@@ -35,7 +35,7 @@ def _busy(path: Path) -> str:
 
 
 class RunFolder:
-    """Writes one run as it happens; a listener of the engine's event stream."""
+    """Records a run as it happens: a listener of the engine's events. Holds the folder's lock until it is closed."""
 
     def __init__(self, path: Path, events: IO[bytes], metrics: IO[bytes]) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, experiment_toml: str, environment: Mapping[str, Any]) -> "RunFolder":
-        """A new folder that says what was asked; refuses a folder that is not empty."""
+        """Creates the folder with the experiment and environment files. Raises `UserError` if it is not empty."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
@@ -62,8 +62,10 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> "RunFolder":
-        """An interrupted run's folder, once nobody else writes it: a process that was told to stop may need a while.
-        To be cut back with `rewind`."""
+        """Opens the folder of an interrupted run; call `rewind` next.
+
+        Waits up to `PATIENCE` seconds for the lock: a process that was asked to stop may still be writing.
+        """
         with contextlib.ExitStack() as opened:
             try:
                 events, metrics = (opened.enter_context((path / name).open("ab")) for name in (EVENTS, METRICS))
@@ -72,14 +74,14 @@ class RunFolder:
             lock(events, _busy(path), PATIENCE)
             opened.pop_all()
         for file in (events, metrics):
-            file.seek(0, os.SEEK_END)  # the other process may have written meanwhile
+            file.seek(0, os.SEEK_END)  # the other process may have written before it released the lock
         return cls(path, events, metrics)
 
     def rewind(self, positions: Mapping[str, int] | None) -> None:
-        """Cuts the record back to where a checkpoint was taken (None: to the beginning)."""
+        """Truncates both files to the ``positions`` of a checkpoint; None truncates to the beginning."""
         files = {EVENTS: self._events, METRICS: self._metrics}
         ends = dict.fromkeys(files, 0) if positions is None else positions
-        for name, file in files.items():  # both, before anything is changed
+        for name, file in files.items():  # check both before changing either
             if file.tell() < ends[name]:
                 raise UserError(f"{self.path / name}: shorter than when the checkpoint was taken ({ends[name]} bytes)")
         for name, file in files.items():
@@ -89,17 +91,16 @@ class RunFolder:
             self._metrics.write(_HEADER)
 
     def __call__(self, event: Event) -> None:
-        """Appends one event; an evaluation also makes a row of metrics and flushes both files."""
-        lines = self._lines
-        lines.append(event.line())
-        if type(event) is Evaluated:
+        """Records one event. An evaluation also adds a row of metrics and flushes both files."""
+        self._lines.append(event.line())
+        if isinstance(event, Evaluated):
             self._rows.append(event.row())
             self._write()
-        elif len(lines) >= _LINES:
+        elif len(self._lines) >= _BUFFERED_EVENTS:
             self._write()
 
     def _write(self) -> None:
-        """Hands everything recorded so far to the operating system."""
+        """Writes and flushes the buffers. Raises `RunStopped` if that fails."""
         try:
             for file, lines in ((self._events, self._lines), (self._metrics, self._rows)):
                 if lines:
@@ -110,30 +111,30 @@ class RunFolder:
             raise cannot_record(error, self.path) from error
 
     def positions(self) -> dict[str, int]:
-        """How long the record is, everything of it being on disk."""
+        """Syncs both files to disk and returns their lengths in bytes."""
         self._write()
         for file in (self._events, self._metrics):
             os.fsync(file.fileno())
         return {EVENTS: self._events.tell(), METRICS: self._metrics.tell()}
 
     def rows(self) -> list[Evaluated]:
-        """The evaluations recorded so far."""
+        """All evaluations so far, including those from before a resume."""
         self._write()
         return read_metrics(self.path)
 
     def save_model(self, tensors: Mapping[str, Tensor]) -> None:
-        """Named tensors of the last global model."""
+        """Writes the last global model."""
         write_atomic(self.path / MODEL, save(dict(tensors)))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The mark of a complete run."""
+        """Writes ``summary.json``, which marks the run as finished, and closes the folder."""
         self.positions()
-        write_atomic(self.path / SUMMARY, as_json(summary))  # while nobody else can take the run for an interrupted one
+        write_atomic(self.path / SUMMARY, as_json(summary))  # before the lock is released: nobody may resume this run
         self.close()
 
     def close(self) -> None:
-        """Everything recorded so far is on disk and readable; on a full disk, of which the run has told already, what
-        fits is."""
+        """Syncs and closes the files; idempotent. On a full disk, which the run has already reported, writes what
+        fits."""
         if self._events.closed:
             return
         with contextlib.suppress(RunStopped, OSError):
@@ -144,7 +145,7 @@ class RunFolder:
 
 
 def read_metrics(path: Path) -> list[Evaluated]:
-    """The rows of a run's ``metrics.csv``, to the last bit."""
+    """Reads ``metrics.csv``; the numbers are exactly those recorded."""
     lines = (path / METRICS).read_text(encoding="utf-8").splitlines()[1:]
     kinds = Evaluated.__annotations__.values()
     return [Evaluated(*(kind(text) for kind, text in zip(kinds, line.split(","), strict=True))) for line in lines]

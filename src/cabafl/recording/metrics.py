@@ -1,16 +1,16 @@
-"""Figures that sum up a run."""
+"""Statistics that summarise a run."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-WINDOW = 10
+WINDOW = 10  # evaluations
 
 
 def best_window_mean(accuracy: Sequence[float], window: int = WINDOW) -> tuple[float, float] | None:
-    """The highest mean over ``window`` consecutive evaluations and the deviation inside that same window.
+    """Returns the highest mean of ``window`` consecutive evaluations and the standard deviation in that window.
 
-    This is the "accuracy +- x" of the paper: not a spread over seeds. None with fewer evaluations.
+    This is the "accuracy ± x" of the paper, not a spread over seeds. None with fewer than ``window`` evaluations.
     """
     if len(accuracy) < window:
         return None
@@ -20,7 +20,8 @@ def best_window_mean(accuracy: Sequence[float], window: int = WINDOW) -> tuple[f
 
 
 def stability(accuracy: Sequence[float], window: int = WINDOW) -> float | None:
-    """Standard deviation of the moving average over the last half of the run; None when it is too short."""
+    """Standard deviation of the moving average in the second half of the run; None with fewer than ``window``
+    evaluations."""
     if len(accuracy) < window:
         return None
     windows = np.lib.stride_tricks.sliding_window_view(np.asarray(accuracy, dtype=np.float64), window)
@@ -30,6 +31,6 @@ def stability(accuracy: Sequence[float], window: int = WINDOW) -> float | None:
 
 
 def fairness(selections: Sequence[int]) -> float | None:
-    """Population variance of the selection counts divided by their sum: 0 is perfectly even."""
+    """Population variance of the devices' shares of all selections: 0 is perfectly even. None without selections."""
     counts = np.asarray(selections, dtype=np.float64)
     return float((counts / counts.sum()).var()) if counts.sum() > 0 else None

@@ -1,4 +1,4 @@
-"""Words that version 0.1 wrote differently into a run folder, and what they are called now."""
+"""Translates run folders written by version 0.1: keys and event kinds that have been renamed since."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ _SUMMARY_KEYS = {"virtual_time": "time", "aggregations": "versions"}
 
 
 def translate_event(event: dict[str, Any]) -> dict[str, Any]:
-    """An event in today's words; one that is in them already stays as it is."""
+    """Returns the event with current names. Only 0.1 events have the key ``t``; others are returned unchanged."""
     if "t" not in event:
         return event
     event = {_EVENT_KEYS.get(key, key): value for key, value in event.items()}
@@ -16,5 +16,5 @@ def translate_event(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def translate_summary(summary: dict[str, Any]) -> dict[str, Any]:
-    """A summary in today's words."""
+    """Returns the summary with current names; idempotent."""
     return {_SUMMARY_KEYS.get(key, key): value for key, value in summary.items()}
