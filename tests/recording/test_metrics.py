@@ -1,4 +1,4 @@
-"""The figures of a summary."""
+"""The statistics of a summary."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Folders written by 0.1: reports read them; an interrupted run is refused in one line that names the version."""
+"""Run folders written by 0.1: reports read them; resuming one is refused with a line that names the version."""
 
 import json
 import shutil
@@ -26,11 +26,11 @@ def test_a_report_reads_simulated_and_deployed_runs(tmp_path: Path) -> None:
     assert "fedasync" in written_page
 
 
-def test_a_finished_run_is_complete() -> None:
+def test_a_finished_run_is_not_resumed() -> None:
     assert resume(FOLDERS / "finished") is None
 
 
-def test_an_interrupted_run_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_refused_and_not_changed(tmp_path: Path) -> None:
     folder = shutil.copytree(FOLDERS / "interrupted", tmp_path / "run")
     with pytest.raises(UserError, match=r"checkpoint\.json: format 1, written by cabafl 0\.1; accepted: format 2"):
         resume(folder)

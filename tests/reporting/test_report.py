@@ -1,4 +1,4 @@
-"""The whole report: files, the page's safety, pictures in odd cases, the command."""
+"""The report: its files, the safety of the page, and figures of unusual runs."""
 
 import json
 import re
@@ -10,24 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from cabafl.cli.report import parse_targets, report, write_report
 from cabafl.errors import UserError
 from cabafl.reporting.report import build_report
 from cabafl.reporting.runs import load_runs
 from cabafl.reporting.series import moving_mean, series
 from cabafl.reporting.styles import KNOWN, styles
-from cabafl.reporting.trace import count_events, read_beginning
-from tests.reporting.made import events, two_methods, write_run
+from cabafl.reporting.trace import count_events, read_first_seconds
+from tests.reporting.sample_runs import events, two_methods, write_run
 
 FIGURES = ["accuracy-joules", "accuracy-time", "accuracy-transfers", "selections", "staleness", "timeline"]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>$x_1$ & \"quotes\" 'here'"
 
 
 class Page(HTMLParser):
-    """Elements, and whatever a browser would load."""
+    """The elements of a page and the addresses a browser would load."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -43,27 +40,27 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     build_report(two_methods(folder / "runs"), folder / "out", [30, 40], notes=["a note & more"])
     return folder / "out"
 
 
 @pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take most of the time of a report."""
-    monkeypatch.setattr("cabafl.reporting.report.draw_pictures", lambda runs: [])
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take most of the time of a report."""
+    monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda runs: [])
 
 
-def test_every_file_is_there_and_no_temporary_one(made: Path) -> None:
-    files = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
+def test_every_file_is_there_and_no_temporary_one(report: Path) -> None:
+    files = sorted(str(path.relative_to(report)) for path in report.rglob("*") if path.is_file())
     figures = [f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg")]
     assert files == sorted(["report.html", "speedup.csv", "speedup.md", "table.csv", "table.md", "table.tex", *figures])
-    assert all((made / name).read_bytes().startswith((b"\x89PNG", b"<?xml")) for name in figures)
+    assert all((report / name).read_bytes().startswith((b"\x89PNG", b"<?xml")) for name in figures)
 
 
-def test_page_loads_nothing_from_outside(made: Path) -> None:
-    text = (made / "report.html").read_text(encoding="utf-8")
+def test_page_loads_nothing_from_outside(report: Path) -> None:
+    text = (report / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     assert page.references()
     assert all(reference.startswith("data:") for reference in page.references())
@@ -73,8 +70,8 @@ def test_page_loads_nothing_from_outside(made: Path) -> None:
     assert "unsafe" not in policy
 
 
-def test_page_shows_tables_notes_and_settings(made: Path) -> None:
-    text = (made / "report.html").read_text(encoding="utf-8")
+def test_page_shows_tables_notes_and_settings(report: Path) -> None:
+    text = (report / "report.html").read_text(encoding="utf-8")
     for expected in ("a note &amp; more", "To reach 40 % accuracy", "data.dataset", "mnist5k", "Speed-up to 30 %"):
         assert expected in text
 
@@ -91,22 +88,22 @@ def test_hostile_label_stays_text(tmp_path: Path) -> None:
     assert json.loads(data[1])["methods"][0]["label"] == HOSTILE
 
 
-def test_equal_runs_give_equal_bytes(made: Path, tmp_path: Path) -> None:
+def test_equal_runs_give_equal_bytes(report: Path, tmp_path: Path) -> None:
     runs = two_methods(tmp_path / "runs")
     build_report(runs, tmp_path / "out", [30, 40], notes=["a note & more"])
     for name in ("table.csv", "table.tex", "figures/accuracy-time.svg", "figures/timeline.png"):
-        assert (tmp_path / "out" / name).read_bytes() == (made / name).read_bytes()
+        assert (tmp_path / "out" / name).read_bytes() == (report / name).read_bytes()
 
 
-def test_shortest_runs_without_any_upload(tmp_path: Path) -> None:
+def test_report_on_runs_without_uploads(tmp_path: Path) -> None:
     write_run(tmp_path / "runs/a", "fedavg", accuracy=[0.1], jobs=0)
     write_run(tmp_path / "runs/b", "cabafl", accuracy=[0.1, 0.2], jobs=0)
     paths = build_report(load_runs([tmp_path / "runs"]), tmp_path / "out")
     assert "fewer than 10 evaluations" in paths.html.read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("no_pictures")
-def test_notes_say_where_a_comparison_is_uneven(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_figures")
+def test_notes_name_differences_between_the_runs(tmp_path: Path) -> None:
     write_run(tmp_path / "runs/a", "fedavg", seed=1)
     write_run(tmp_path / "runs/b", "cabafl", seed=2, settings="[fleet]\nlink_seconds = 9.0")
     text = build_report(load_runs([tmp_path / "runs"]), tmp_path / "out").html.read_text(encoding="utf-8")
@@ -114,7 +111,14 @@ def test_notes_say_where_a_comparison_is_uneven(tmp_path: Path) -> None:
     assert "differ in more than method and seed: fleet.link_seconds" in text
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
+def test_the_output_folder_may_be_a_string(tmp_path: Path) -> None:
+    paths = build_report(load_runs(str(write_run(tmp_path / "run"))), str(tmp_path / "out"))
+    assert paths.html == tmp_path / "out" / "report.html"
+    assert all(path.is_file() for path in paths.files)
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot be written"):
@@ -128,11 +132,11 @@ def test_long_event_log_takes_seconds(tmp_path: Path) -> None:
     assert len(lines) > 100_000
     started = time.perf_counter()
     assert sum(count_events(path).selections.values()) == 50_000
-    assert len(read_beginning(path, 30).jobs) == 110
+    assert len(read_first_seconds(path, 30).jobs) == 110
     assert time.perf_counter() - started < 10
 
 
-def test_moving_mean_begins_with_what_there_is() -> None:
+def test_moving_mean_starts_with_shorter_windows() -> None:
     assert moving_mean(np.array([1.0, 3.0, 5.0]), 2).tolist() == [1, 2, 4]
 
 
@@ -147,61 +151,27 @@ def test_curve_spans_the_seeds(tmp_path: Path) -> None:
 def test_a_method_looks_the_same_in_every_report() -> None:
     assert styles(["fedavg", "cabafl"])["cabafl"] == styles(["cabafl"])["cabafl"] == KNOWN["cabafl"]
     assert styles(["Mine"]) == {"Mine": styles(["x", "Mine"])["Mine"]}
-    looks = styles(["cabafl (beta = 0.1)", "cabafl (beta = 0.5)"])
-    one, two = looks.values()
+    found = styles(["cabafl (beta = 0.1)", "cabafl (beta = 0.5)"])
+    one, two = found.values()
     assert one.colour == two.colour
     assert one.dashes != two.dashes
     assert len({KNOWN[name].colour for name in list(KNOWN)[:10]}) == 10
-
-
-def command(*words: str) -> tuple[int, str, BaseException | None]:
-    app = typer.Typer()
-    app.command()(report)
-    result = CliRunner().invoke(app, list(words))
-    return result.exit_code, result.output, result.exception
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_command_prints_tables_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "runs/a")
-    write_run(tmp_path / "runs/b", finished=False, seed=2)
-    code, output, _ = command("runs", "--targets", "40,45")
-    assert code == 0
-    assert "To reach 45 % accuracy" in output
-    assert "Report: report/report.html" in output
-    assert "runs/b: not complete" in (tmp_path / "report/report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_labelled_folders_make_a_quiet_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_run(tmp_path / "run")
-    write_report({folder: "mine"}, tmp_path / "out", None, quiet=True, notes=["one run failed"])
-    assert capsys.readouterr().out == ""
-    assert (tmp_path / "out/table.csv").read_text().splitlines()[1].startswith("mine,")
-    assert "one run failed" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("text", ["", "x", "40,,45", "0", "101", "nan"])
-def test_wrong_targets_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match="--targets"):
-        parse_targets(text)
-
-
-def test_right_targets_are_numbers() -> None:
-    assert parse_targets("40, 45.5") == [40, 45.5]
-    assert parse_targets(None) is None
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to show the page in")
-def test_page_draws_its_curves_in_a_browser(made: Path, tmp_path: Path) -> None:
+def test_page_draws_its_curves_in_a_browser(report: Path, tmp_path: Path) -> None:
     quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     quiet += ["--host-resolver-rules=MAP * ~NOTFOUND"]
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", *quiet, f"--user-data-dir={tmp_path}"]
-    command += ["--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom", (made / "report.html").as_uri()]
+    command += [
+        "--enable-logging=stderr",
+        "--virtual-time-budget=2000",
+        "--dump-dom",
+        (report / "report.html").as_uri(),
+    ]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     plot = shown.stdout.split('id="plot"', 1)[1].split('id="tip"', 1)[0]
     assert plot.count("<polygon") == 2  # a band of seeds each

@@ -1,4 +1,4 @@
-"""Reading run folders: which, under which name, and what is refused."""
+"""Reading run folders: which are found, how they are labelled, and what is refused."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,8 @@ from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.reporting.measures import measure
 from cabafl.reporting.runs import by_label, load_runs
-from cabafl.reporting.trace import count_events, read_beginning
-from tests.reporting.made import write_run
+from cabafl.reporting.trace import count_events, read_first_seconds
+from tests.reporting.sample_runs import write_run
 
 
 def labels(*folders: Path) -> list[str]:
@@ -26,12 +26,19 @@ def test_runs_are_found_at_any_depth_once_and_in_the_order_of_the_methods(tmp_pa
     assert [(run.label, run.seed) for run in runs] == [("cabafl", 2), ("fedavg", 1), ("Mine", 1)]
 
 
-def test_unfinished_run_is_left_out_with_a_word(tmp_path: Path) -> None:
+def test_folders_are_paths_or_strings_one_or_several(tmp_path: Path) -> None:
+    one, two = write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=2)
+    for folders in (tmp_path, str(tmp_path), [one, two], [str(one), str(two)], (one, str(two))):
+        assert [run.folder for run in load_runs(folders)] == [one, two]
+    assert load_runs(str(one), {str(one): "mine"})[0].label == "mine"
+
+
+def test_unfinished_run_is_left_out_with_a_warning(tmp_path: Path) -> None:
     write_run(tmp_path / "good")
     write_run(tmp_path / "stopped", finished=False)
-    heard: list[str] = []
-    assert len(load_runs([tmp_path], warn=heard.append)) == 1
-    assert heard == [f"{tmp_path / 'stopped'}: not complete (it has no summary.json); left out"]
+    warnings: list[str] = []
+    assert len(load_runs([tmp_path], warn=warnings.append)) == 1
+    assert warnings == [f"{tmp_path / 'stopped'}: not finished (it has no summary.json); left out"]
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path) -> None:
@@ -41,7 +48,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path)
     assert labels(tmp_path) == ["cabafl", "fedavg (beta = 0.1)", "fedavg (beta = 0.5)"]
 
 
-def test_where_and_how_the_work_was_done_does_not_set_runs_apart(tmp_path: Path) -> None:
+def test_settings_that_change_no_result_do_not_separate_runs(tmp_path: Path) -> None:
     write_run(tmp_path / "a", settings="[run]\nworkers = 4")
     write_run(tmp_path / "b", settings='[data]\nroot = "elsewhere"', seed=2)
     assert labels(tmp_path) == ["fedavg"]
@@ -53,13 +60,13 @@ def test_another_npz_file_is_another_data_set(tmp_path: Path) -> None:
     assert labels(tmp_path) == ["fedavg (root = one.npz)", "fedavg (root = two.npz)"]
 
 
-def test_variants_are_called_by_their_folders_of_a_comparison(tmp_path: Path) -> None:
+def test_variants_are_labelled_with_the_folder_names_of_a_comparison(tmp_path: Path) -> None:
     write_run(tmp_path / "cabafl-seed1", "cabafl", settings='selection = "balanced"')
     write_run(tmp_path / "conf3-seed1", "cabafl", settings='selection = "random"')
     assert labels(tmp_path) == ["cabafl", "conf3"]
 
 
-def test_given_labels_win(tmp_path: Path) -> None:
+def test_given_labels_are_used(tmp_path: Path) -> None:
     one, two = write_run(tmp_path / "a"), write_run(tmp_path / "b")
     runs = load_runs([one, two], {one: "first", two: "second"})
     assert [run.label for run in runs] == ["first", "second"]
@@ -68,9 +75,9 @@ def test_given_labels_win(tmp_path: Path) -> None:
 def test_a_copy_of_a_run_counts_once(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b")
-    heard: list[str] = []
-    assert len(load_runs([tmp_path], warn=heard.append)) == 1
-    assert "the same label and seed" in heard[0]
+    warnings: list[str] = []
+    assert len(load_runs([tmp_path], warn=warnings.append)) == 1
+    assert "the same label and seed" in warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -112,17 +119,17 @@ def test_nothing_to_report_on(tmp_path: Path) -> None:
         load_runs([tmp_path / "missing"])
 
 
-def test_event_log_adds_up(tmp_path: Path) -> None:
+def test_totals_of_an_event_log(tmp_path: Path) -> None:
     run = load_runs([write_run(tmp_path / "run", jobs=14)])[0]
     assert sum(run.counts.selections.values()) == 14
     assert sum(run.counts.staleness.values()) == 12
     assert run.counts.longest == 3
-    assert run.counts.never_heard == set()  # every lost job is of a device that has another upload
+    assert run.counts.never_heard == set()  # every device with a lost job also has an upload
 
 
-def test_devices_that_are_restarted_for_ever_are_counted(tmp_path: Path) -> None:
-    """FedSA with a bound of one round and a buffer of one: whoever is slower than two uploads of others never gets
-    through."""
+def test_devices_that_are_always_restarted_are_counted(tmp_path: Path) -> None:
+    """FedSA with a staleness bound of 1 and a buffer of 1 restarts every device that takes longer than two uploads of
+    the others."""
     words = ["data.dataset=synthetic", "data.devices=6", "model.name=mlp", "fleet.tiers=config4", "fleet.slots=3"]
     method = ["method.name=fedsa", "method.tau0=1", "method.buffer=1", "run.virtual_time=200", "run.workers=0"]
     simulate(load_experiment(None, [*words, *method]), tmp_path / "run")
@@ -134,10 +141,10 @@ def test_devices_that_are_restarted_for_ever_are_counted(tmp_path: Path) -> None
     assert measure([run]).rows[0].values["never_heard"] == len(restarted - uploaded)
 
 
-def test_beginning_ends_where_it_is_told(tmp_path: Path) -> None:
+def test_first_seconds_end_at_the_given_second(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", jobs=14) / "events.jsonl"
-    begun = read_beginning(path, 13.0)
-    assert max(job.end for job in begun.jobs) == 13.0
-    assert sum(job.end - job.start for job in begun.jobs) == pytest.approx(2 * 13.0 - 1.0)  # one is lost 1 s early
-    assert [job.lost for job in begun.jobs if job.lost] == ["crash"]
-    assert begun.published == [3, 6, 9, 12]
+    first = read_first_seconds(path, 13.0)
+    assert max(job.end for job in first.jobs) == 13.0
+    assert sum(job.end - job.start for job in first.jobs) == pytest.approx(2 * 13.0 - 1.0)  # one is lost 1 s early
+    assert [job.lost for job in first.jobs if job.lost] == ["crash"]
+    assert first.published == [3, 6, 9, 12]

@@ -1,4 +1,4 @@
-"""The figures of a comparison by hand, and how they are written down."""
+"""The numbers of a comparison, checked by hand, and their formats."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from cabafl.reporting.measures import Measures, MethodRow, cost_to, default_targ
 from cabafl.reporting.published import ACCURACY, published_accuracy
 from cabafl.reporting.runs import by_label, load_runs
 from cabafl.reporting.table import Cell, Table, speedup_tables, tables
-from tests.reporting.made import evaluations, two_methods, write_run
+from tests.reporting.sample_runs import evaluations, two_methods, write_run
 
 
 def test_cost_is_that_of_the_first_evaluation_at_or_above_the_target() -> None:
@@ -24,7 +24,7 @@ def test_cost_is_that_of_the_first_evaluation_at_or_above_the_target() -> None:
     assert cost_to(rows, "time", 50.1) == float("inf")
 
 
-def test_seeds_are_averaged_and_their_spread_is_a_column_of_its_own(tmp_path: Path) -> None:
+def test_seeds_are_averaged_and_their_spread_is_a_separate_column(tmp_path: Path) -> None:
     write_run(tmp_path / "a", accuracy=[0.5] * 10, seed=1)
     write_run(tmp_path / "b", accuracy=[0.5, 0.7] * 5, seed=2)
     values = measure(load_runs([tmp_path]), [60]).rows[0].values
@@ -48,7 +48,7 @@ def test_default_targets_are_round_and_reached(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("accuracy", [[0.1], [0.1, 0.1], [0.5, 0.2], [0.1, 0.13]])
-def test_default_targets_of_runs_that_learn_next_to_nothing(tmp_path: Path, accuracy: list[float]) -> None:
+def test_default_targets_of_runs_that_hardly_learn(tmp_path: Path, accuracy: list[float]) -> None:
     write_run(tmp_path / "a", accuracy=accuracy)
     assert all(accuracy[0] * 100 < target <= max(accuracy) * 100 for target in measure(load_runs([tmp_path])).targets)
 
@@ -68,16 +68,16 @@ def test_speed_up_needs_two_methods_that_reach_the_target() -> None:
 
 
 def test_best_value_of_each_column_is_marked(tmp_path: Path) -> None:
-    made = {table.title: table for table in tables(measure(two_methods(tmp_path), [40]))}
-    cabafl, fedavg = made["Accuracy"].rows
-    best = {heading: cell.best for heading, cell in zip(made["Accuracy"].headings, cabafl, strict=True)}
+    by_title = {table.title: table for table in tables(measure(two_methods(tmp_path), [40]))}
+    cabafl, fedavg = by_title["Accuracy"].rows
+    best = {heading: cell.best for heading, cell in zip(by_title["Accuracy"].headings, cabafl, strict=True)}
     assert best["accuracy [%]"]
     assert best["at the end [%]"]
     assert not fedavg[2].best
-    assert [cell.best for cell in made["To reach 40 % accuracy"].rows[0]] == [False, True, True, True]
+    assert [cell.best for cell in by_title["To reach 40 % accuracy"].rows[0]] == [False, True, True, True]
 
 
-def test_nothing_is_best_alone_or_among_equals(tmp_path: Path) -> None:
+def test_no_value_is_best_if_it_is_the_only_one_or_all_are_equal(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "fedavg")
     assert not any(cell.best for t in tables(measure(load_runs([tmp_path]))) for row in t.rows for cell in row)
     write_run(tmp_path / "b", "cabafl")
@@ -86,10 +86,10 @@ def test_nothing_is_best_alone_or_among_equals(tmp_path: Path) -> None:
 
 def test_few_evaluations_no_uploads_and_one_seed_leave_dashes(tmp_path: Path) -> None:
     write_run(tmp_path / "a", accuracy=[0.1, 0.2], jobs=0)
-    made = {t.title: [cell.text for cell in t.rows[0]] for t in tables(measure(load_runs([tmp_path]), [40]))}
-    assert made["Accuracy"] == ["fedavg", "1", "-", "-", "20.00"]
-    assert made["Behaviour"] == ["fedavg", "-", "-", "-", "1", "0", "0"]
-    assert made["To reach 40 % accuracy"] == ["fedavg", "NA", "NA", "NA"]
+    by_title = {t.title: [cell.text for cell in t.rows[0]] for t in tables(measure(load_runs([tmp_path]), [40]))}
+    assert by_title["Accuracy"] == ["fedavg", "1", "-", "-", "20.00"]
+    assert by_title["Behaviour"] == ["fedavg", "-", "-", "-", "1", "0", "0"]
+    assert by_title["To reach 40 % accuracy"] == ["fedavg", "NA", "NA", "NA"]
 
 
 def test_csv_holds_raw_numbers(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
 
 
-def test_terminal_shows_labels_as_they_are() -> None:
+def test_terminal_does_not_read_labels_as_markup() -> None:
     console = Console(file=io.StringIO(), width=100, record=True)
     console.print(terminal(HOSTILE))
     assert "[red]" in console.export_text()
@@ -151,15 +151,15 @@ def test_every_column_fits_a_small_terminal(tmp_path: Path) -> None:
         console.print(terminal(table))
         lines = [line.replace(" *", "").split() for line in console.export_text().splitlines()]
         assert set(" ".join(table.headings).split()) <= {word for line in lines for word in line}
-        for made in table.rows:
-            assert " ".join(cell.text for cell in made).split() in lines
+        for row in table.rows:
+            assert " ".join(cell.text for cell in row).split() in lines
 
 
 def published(*settings: str) -> tuple[float, float] | None:
     return published_accuracy(load_experiment(None, settings))
 
 
-def test_published_figures_stand_beside_the_same_setting_only() -> None:
+def test_published_accuracies_of_the_same_settings_are_found() -> None:
     cifar = ("data.dataset=cifar10", "data.beta=0.1")
     assert published(*cifar) == (52.92, 0.62)
     assert published(*cifar, "method.name=fedavg", "model.name=resnet18") == (45.65, 3.52)
@@ -175,16 +175,16 @@ def test_published_figures_stand_beside_the_same_setting_only() -> None:
     "change",
     ["data.beta=0.2", "method.name=fedbuff", "data.train_limit=100", "data.devices=20", "method.features=labels"],
 )
-def test_no_published_figure_for_other_settings(change: str) -> None:
+def test_other_settings_have_no_published_accuracy(change: str) -> None:
     assert published("data.dataset=cifar10", "data.beta=0.1", change) is None
 
 
-def test_published_table_has_a_figure_for_every_method() -> None:
+def test_published_table_has_an_accuracy_for_every_method() -> None:
     assert len(ACCURACY) == 29
-    assert all(len(figures.split()) == 7 for figures in ACCURACY.values())
+    assert all(len(row.split()) == 7 for row in ACCURACY.values())
 
 
-def test_published_column_appears_where_there_is_one(tmp_path: Path) -> None:
+def test_published_column_appears_if_some_method_has_one(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "fedbuff", settings='[data]\ndataset = "cifar10"')
     assert "published [%]" not in tables(measure(load_runs([tmp_path])))[0].headings
     write_run(tmp_path / "b", "cabafl", settings='[data]\ndataset = "cifar10"')

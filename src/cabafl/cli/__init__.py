@@ -1,4 +1,4 @@
-"""The command line. Commands import what they need when they run, so that help is instant."""
+"""The command line. Commands import what they need when they run: torch takes seconds, which `--help` can save."""
 
 from cabafl.cli.main import main
 

@@ -12,47 +12,55 @@ from cabafl.cli.console import console
 if TYPE_CHECKING:
     from cabafl.bench.report import BenchSection
 
-app = typer.Typer(help="Measure cabafl on this machine: ratios taken side by side, with their spread.")
+app = typer.Typer()
 
-Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: a first impression.")]
-Repetitions = Annotated[int | None, typer.Option(help="Repetitions of each measurement.", min=1)]
-Out = Annotated[Path | None, typer.Option(help="A folder for bench.json and bench.md.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Use small sizes, for a first impression.")]
+Repetitions = Annotated[
+    int | None, typer.Option(help="Repetitions of each measurement; default: depends on the benchmark.", min=1)
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for bench.json and bench.md; default: nothing is written.")]
 
 
 @app.callback(invoke_without_command=True)
 def _group(context: typer.Context, quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """Measure cabafl on this machine: ratios taken side by side, with their spread. Without a command: everything."""
+    """Measure the speed and memory of cabafl on this machine.
+
+    Competing programs are measured in turns and compared by their ratio, with its spread. Without a command, runs all
+    benchmarks but deploy.
+    """
     if context.invoked_subcommand is None:
         _measure(SECTIONS, quick, repetitions, out)
 
 
 @app.command("all")
 def everything(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """All of the following but deploy."""
+    """Run all benchmarks but deploy."""
     _measure(SECTIONS, quick, repetitions, out)
 
 
 @app.command()
 def simulator(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """The simulator against bare torch loops doing the same steps."""
+    """Compare the simulator with bare torch loops that do the same steps."""
     _measure(["simulator"], quick, repetitions, out)
 
 
 @app.command()
 def engine(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """Events per second without training, for growing fleets."""
+    """Measure events per second without training, for growing fleets."""
     _measure(["engine"], quick, repetitions, out)
 
 
 @app.command()
 def selection(
-    devices: Annotated[list[int] | None, typer.Option(help="Numbers of devices instead of the usual ones.")] = None,
-    width: Annotated[int, typer.Option(help="With --devices: length of a feature vector.")] = 512,
+    devices: Annotated[
+        list[int] | None, typer.Option(help="Number of devices; may be repeated; default: several sizes.")
+    ] = None,
+    width: Annotated[int, typer.Option(help="Length of a feature vector; only with --devices.")] = 512,
     quick: Quick = False,
     repetitions: Repetitions = None,
     out: Out = None,
 ) -> None:
-    """Time of one device selection and of one aggregation."""
+    """Measure the time of one device selection and of one aggregation."""
     if not devices:
         _measure(["selection"], quick, repetitions, out)
         return
@@ -63,19 +71,19 @@ def selection(
 
 @app.command()
 def memory(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """Peak memory of the server for growing fleets, caches and models; one process per point, no repetitions."""
+    """Measure the server's peak memory for growing fleets, caches and models; one process per size, no repetitions."""
     _measure(["memory"], quick, repetitions, out)
 
 
 @app.command()
 def toolkits(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """The same FedAvg workload on pfl and on Flower's simulation, where installed (pip install 'cabafl\\[bench]')."""
+    """Run the same FedAvg workload on pfl and Flower's simulation, if installed (pip install 'cabafl\\[bench]')."""
     _measure(["toolkits"], quick, repetitions, out)
 
 
 @app.command()
 def deploy(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """Overhead of a dispatch to a real device: Flower as it comes, and tuned (pip install 'cabafl\\[deploy]')."""
+    """Measure the overhead of a dispatch with Flower, default and tuned (pip install 'cabafl\\[deploy]')."""
     _measure(["deploy"], quick, repetitions, out)
 
 
@@ -85,7 +93,7 @@ def _measure(names: tuple[str, ...] | list[str], quick: bool, repetitions: int |
     sections: list[BenchSection] = []
     for name in names:
         sections.append(_shown(measure(name, quick, repetitions)))
-        _finish(sections, out)  # after each, lest an interrupted measurement lose all
+        _finish(sections, out)  # after each section, so an interrupted benchmark keeps the finished ones
 
 
 def _shown(section: "BenchSection") -> "BenchSection":

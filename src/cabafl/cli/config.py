@@ -1,22 +1,15 @@
 """`cabafl config`"""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
+from cabafl.cli.arguments import ExperimentFile, Settings
 from cabafl.cli.console import console
 
 
-def config(
-    file: Annotated[Path | None, typer.Argument(help="An experiment file; without it, the defaults.")] = None,
-    settings: Annotated[list[str] | None, typer.Argument(help="section.key=value", metavar="[KEY=VALUE]...")] = None,
-) -> None:
-    """Print the complete experiment file, every key explained."""
+def config(file: ExperimentFile = None, settings: Settings = None) -> None:
+    """Print the complete experiment file with a comment on every key."""
     from cabafl.assembly import make_method
-    from cabafl.cli.run import read
+    from cabafl.cli.run import read_experiment
     from cabafl.toml import experiment_toml
 
-    experiment = read(file, settings)
+    experiment = read_experiment(file, settings)
     parameters = make_method(experiment).parameters
     console.print(experiment_toml(experiment, parameters, comments=True), end="", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Output: colour only on a terminal, errors on standard error. What is printed is text, never markup."""
+"""Terminal output: colour only on a terminal, warnings and errors on standard error, no rich markup."""
 
 import sys
 from typing import NoReturn
@@ -11,11 +11,11 @@ errors = Console(stderr=True, highlight=False, markup=False)
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
-    """Prints one line and ends."""
-    tell("error", " ".join(message.split()), "bold red")
+    """Prints the message as one line on standard error and exits."""
+    print_notice("error", " ".join(message.split()), "bold red")
     sys.exit(code)
 
 
-def tell(word: str, text: str, style: str = "yellow") -> None:
-    """A line on standard error, its first word in colour."""
-    errors.print(Text.assemble((f"{word}:", style), f" {text}"), soft_wrap=True)
+def print_notice(kind: str, text: str, style: str = "yellow") -> None:
+    """Prints ``kind: text`` on standard error, the kind in colour."""
+    errors.print(Text.assemble((f"{kind}:", style), f" {text}"), soft_wrap=True)

@@ -7,18 +7,19 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from cabafl.cli.arguments import Settings
 from cabafl.cli.console import console
 
-app = typer.Typer(help="Data sets: what there is, how to get it, how it is split.", no_args_is_help=True)
+app = typer.Typer(help="List and download data sets, and draw how they are split.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_() -> None:
-    """List the data sets."""
+    """List the data sets and how to get them."""
     from cabafl.data.catalogue import DESCRIPTIONS
 
     table = Table()
-    for heading in ("data set", "what", "classes", "users", "how to get it"):
+    for heading in ("data set", "description", "classes", "users", "how to get it"):
         table.add_column(heading, overflow="fold")
     for name, info in DESCRIPTIONS.items():
         get = f"cabafl data fetch {name}" if info.fetchable else info.get
@@ -30,10 +31,10 @@ def list_() -> None:
 def fetch(
     name: Annotated[str, typer.Argument(help="A name from `cabafl data list`.")],
     root: Annotated[
-        Path | None, typer.Option(help="Target folder; default: $CABAFL_DATA or ~/.cache/cabafl/data.")
+        Path | None, typer.Option(help="Target folder; default: $CABAFL_DATA, else ~/.cache/cabafl/data.")
     ] = None,
 ) -> None:
-    """Download a data set, verified and complete or not at all."""
+    """Download a data set and verify it; if that fails, the target folder is unchanged."""
     from cabafl.data.fetch import fetch as get
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -55,16 +56,18 @@ def fetch(
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="A name from `cabafl data list`.")],
-    settings: Annotated[list[str] | None, typer.Argument(help="section.key=value", metavar="[KEY=VALUE]...")] = None,
-    out: Annotated[Path | None, typer.Option(help="The picture; default: partition-NAME.png here.")] = None,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Figure: a .png, .svg or .pdf file; default: partition-NAME.png.")
+    ] = None,
 ) -> None:
-    """Draw which device holds how much of which class."""
+    """Draw how many samples of each class each device holds."""
     from cabafl.assembly import make_data
     from cabafl.config import load_experiment
+    from cabafl.reporting.figure_file import figure_path
     from cabafl.reporting.partition import class_counts, draw_partition
-    from cabafl.reporting.picture import picture_path
 
-    path = picture_path(out or Path(f"partition-{name}.png"))
+    path = figure_path(out or Path(f"partition-{name}.png"))
     experiment = load_experiment(None, [*(settings or []), f'data.dataset="{name}"'])
     dataset, partition = make_data(experiment)
     section = experiment.data
@@ -80,6 +83,6 @@ def show(
     console.print(
         f"{title}\n{sizes.sum():,} of {len(dataset.train):,} training samples, {len(dataset.test):,} test samples of "
         f"shape {dataset.input_shape}\nper device {sizes.min()} to {sizes.max()} samples, mean {sizes.mean():.1f}; "
-        f"{(counts > 0).sum(axis=1).mean():.1f} of {dataset.classes} classes on average\nPicture: {path}",
+        f"{(counts > 0).sum(axis=1).mean():.1f} of {dataset.classes} classes on average\nFigure: {path}",
         soft_wrap=True,
     )

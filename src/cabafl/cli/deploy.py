@@ -8,36 +8,39 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from cabafl.cli.arguments import ExperimentFile, Quiet, Settings
 from cabafl.cli.console import console
-from cabafl.cli.run import new_folder, read, stoppable, summary_table, warn
+from cabafl.cli.run import new_folder, read_experiment, stoppable, summary_table, warn
 from cabafl.errors import UserError
 
-app = typer.Typer(help="Real devices, through Flower (pip install 'cabafl\\[deploy]').", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Real devices, through Flower (pip install 'cabafl\\[deploy]')."""
+    """Run on real devices, through Flower (pip install 'cabafl\\[deploy]')."""
 
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The fleet folder: new or empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Fleet folder: new or empty, or with --add existing.")],
     devices: Annotated[int | None, typer.Option(help="Number of devices; default: 10.")] = None,
     name: Annotated[list[str] | None, typer.Option(help="DNS name of the server; may be repeated.")] = None,
     ip: Annotated[list[str] | None, typer.Option(help="IP address of the server; may be repeated.")] = None,
-    port: Annotated[int | None, typer.Option(help="Public port; default: 9092.")] = None,
-    listen: Annotated[str | None, typer.Option(help="Address of the public port; default: 0.0.0.0.")] = None,
-    superlink_port: Annotated[int | None, typer.Option(help="SuperLink's port on loopback; default: 9093.")] = None,
+    port: Annotated[int | None, typer.Option(help="Public port of the proxy; default: 9092.")] = None,
+    listen: Annotated[str | None, typer.Option(help="Address the proxy listens on; default: 0.0.0.0.")] = None,
+    superlink_port: Annotated[
+        int | None, typer.Option(help="Port of the SuperLink on the loopback interface; default: 9093.")
+    ] = None,
     upload_limit: Annotated[
-        int | None, typer.Option(help="Largest request in MiB; Flower sends arrays in pieces of 5; default: 8.")
+        int | None, typer.Option(help="Largest request in MiB; Flower sends arrays in chunks of 5 MiB; default: 8.")
     ] = None,
     home: Annotated[
-        str | None, typer.Option(help="Where fleet and environment will be installed; default: /opt/cabafl.")
+        str | None, typer.Option(help="Install path of fleet and environment on the machines; default: /opt/cabafl.")
     ] = None,
-    add: Annotated[int | None, typer.Option(help="Add so many devices to an existing fleet.")] = None,
+    add: Annotated[int | None, typer.Option(help="Number of devices to add to an existing fleet.")] = None,
 ) -> None:
-    """Make certificates, keys, configuration and units for a fleet of devices."""
+    """Create certificates, keys, proxy configuration and systemd units for a fleet."""
     given: dict[str, Any] = {
         "name": name,
         "ip": ip,
@@ -58,17 +61,17 @@ def init(
 
 @app.command()
 def server(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The fleet folder.")],
-    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML).")] = None,
-    settings: Annotated[list[str] | None, typer.Argument(help="section.key=value", metavar="[KEY=VALUE]...")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; default: DIR/state/run.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Fleet folder.")],
+    file: ExperimentFile = None,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: DIR/state/run.")] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Run an experiment on the fleet; started again, it goes on where it was. The SuperLink has to be running."""
+    """Run an experiment on the fleet, or continue it after a restart. The SuperLink must be running."""
     from cabafl.deployment.flower.version import require_flower
 
     require_flower()
-    experiment = read(file, settings)
+    experiment = read_experiment(file, settings)
     from cabafl.cli.progress import Progress
     from cabafl.deployment.flower.superlink import SuperLink
     from cabafl.deployment.folder.layout import FleetFolder
@@ -85,10 +88,10 @@ def server(
 
 @app.command()
 def device(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The device's folder, or with --id the fleet folder.")],
-    number: Annotated[int | None, typer.Option("--id", help="Which device of a fleet folder.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the device, or with --id of the fleet.")],
+    number: Annotated[int | None, typer.Option("--id", help="Number of the device in the fleet folder.")] = None,
 ) -> None:
-    """Take part as a device, until stopped."""
+    """Take part as a device until stopped."""
     from cabafl.deployment.flower.version import require_flower
 
     require_flower()
@@ -105,7 +108,7 @@ def device(
             raise UserError(f"--id = {number}: no such device; accepted: {', '.join(map(str, folders)) or 'none'}")
         folder = folders[number]
     own = Device.load(folder)
-    sys.path.insert(0, str(own.folder))  # a loader of the user's own may lie beside device.toml
+    sys.path.insert(0, str(own.folder))  # the user's data loader may be next to device.toml
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     answer(
@@ -119,10 +122,10 @@ def device(
 
 @app.command()
 def status(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The fleet folder, on the server.")],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Fleet folder, on the server.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show the devices, who holds which model, and when they were last heard of."""
+    """Show the state of the run and of each device: the model it holds and when it was last seen."""
     import json
 
     from cabafl.deployment.folder.layout import FleetFolder
@@ -137,18 +140,22 @@ def status(
 
 @app.command()
 def local(
-    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML); without it, the defaults.")] = None,
-    settings: Annotated[list[str] | None, typer.Argument(help="section.key=value", metavar="[KEY=VALUE]...")] = None,
+    file: ExperimentFile = None,
+    settings: Settings = None,
     devices: Annotated[int, typer.Option(min=1, max=1000, help="Number of device processes.")] = 10,
-    out: Annotated[Path | None, typer.Option(help="A folder for fleet, logs and run.")] = None,
-    time_scale: Annotated[float, typer.Option(min=0.01, help="So many times faster than the tiers say.")] = 5.0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for fleet, logs and run; default: runs/DATASET-METHOD-seedSEED-TIME.")
+    ] = None,
+    time_scale: Annotated[
+        float, typer.Option(min=0.01, help="Speed-up over the training times of the imitated boards.")
+    ] = 5.0,
+    quiet: Quiet = False,
 ) -> None:
-    """Run a whole fleet on this machine: real processes, real TCP, TLS and keys; slow devices are imitated."""
+    """Run a whole fleet on this machine: real processes, TCP, TLS and keys; slow boards are imitated."""
     from cabafl.deployment.flower.version import require_flower
 
     require_flower()
-    experiment = read(file, settings)
+    experiment = read_experiment(file, settings)
     from cabafl.cli.progress import Progress
     from cabafl.deployment.testbed.testbed import Testbed, with_defaults
 
@@ -179,10 +186,10 @@ def _show_status(found: dict[str, Any]) -> None:
     console.print(
         f"{found['method']}: {found['state']}, {found['seconds']:,.0f} s of {found['wall_time'] or '-'}; version "
         f"{found['version']}, accuracy {accuracy}, {found['uploads']} uploads, jobs lost: {losses}.\n"
-        f"The server wrote this {now - found['updated']:,.0f} s ago. Run folder: {found['run']}",
+        f"Written by the server {now - found['updated']:,.0f} s ago. Run folder: {found['run']}",
         soft_wrap=True,
     )
-    table = Table("device", "online", "samples", "holds model", "job", "since", "last heard of", "jobs so far")
+    table = Table("device", "online", "samples", "holds model", "job", "for", "last seen", "jobs so far")
     for line in found["devices"]:
         since = "-" if line["since"] is None else f"{found['seconds'] - line['since']:,.0f} s"
         seen = "never" if line["seen"] is None else f"{now - line['seen']:,.0f} s ago"
@@ -211,7 +218,7 @@ def _make(folder: Path, given: dict[str, Any], devices: int) -> None:
         given |= _ask()
     fleet = make_fleet(folder, validated(FleetSettings, given), devices)
     console.print(
-        f"FleetFolder of {devices} devices, server {fleet.settings.address}: {folder}\nNext: {folder / 'README.md'}",
+        f"Fleet of {devices} devices, server {fleet.settings.address}: {folder}\nNext: {folder / 'README.md'}",
         soft_wrap=True,
     )
 
@@ -228,7 +235,7 @@ def _add(folder: Path, count: int) -> None:
 
 
 def _ask() -> dict[str, list[str]]:
-    words = typer.prompt("Names and IP addresses under which devices reach the server").replace(",", " ").split()
+    words = typer.prompt("DNS names and IP addresses at which devices reach the server").replace(",", " ").split()
     answer: dict[str, list[str]] = {}
     for word in words:
         try:

@@ -22,13 +22,15 @@ def methods() -> None:
 
 
 def models() -> None:
-    """List the networks."""
+    """List the networks with their inputs and feature layers."""
     from cabafl.models.catalogue import NETWORKS
 
     table = Table()
-    for heading in ("model", "takes", "what", "feature layer"):
+    for heading in ("model", "input", "description", "feature layer"):
         table.add_column(heading, overflow="fold")
     for name, network in NETWORKS.items():
         table.add_row(name, network.takes, network.about, network.feature)
     console.print(table)
-    console.print("Your own: model.name = package.module:Class, called as Class(input_shape, classes).")
+    console.print(
+        "For your own network, set model.name=package.module:Class; it is called as Class(input_shape, classes)."
+    )

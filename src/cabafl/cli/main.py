@@ -14,7 +14,7 @@ from cabafl.processes.lifeline import die_with_parent
 
 app = typer.Typer(
     name="cabafl",
-    help="Asynchronous federated learning: CaBaFL and its rivals, in deterministic virtual time.",
+    help="Asynchronous federated learning: CaBaFL and other methods, simulated or on real devices.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -34,10 +34,10 @@ app.add_typer(deploy.app, name="deploy")
 
 
 def main() -> None:
-    """Entry point: what the user can mend is one line and exit code 2."""
-    if "CABAFL_PARENT" in os.environ:  # a run of a comparison: it stops, with a checkpoint, when the comparison is gone
+    """Entry point. A `UserError` is one line and exit code 2, a `RunStopped` one line and exit code 1."""
+    if "CABAFL_PARENT" in os.environ:  # a run of a comparison: stops with a checkpoint if the comparison dies
         die_with_parent(int(os.environ["CABAFL_PARENT"]), signal.SIGTERM)
-    sys.path.insert(0, str(Path.cwd()))  # models and methods of the user's own, as package.module:Class
+    sys.path.insert(0, str(Path.cwd()))  # for the user's models and methods, given as package.module:Class
     try:
         app()
     except UserError as error:

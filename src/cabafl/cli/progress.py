@@ -1,4 +1,4 @@
-"""The live progress bar: a listener of the event stream."""
+"""The progress bar of a run: a listener of its events."""
 
 import time
 from types import TracebackType
@@ -11,7 +11,7 @@ from cabafl.recording.events import Dispatched, Evaluated, Event, Published, Upl
 
 
 class Progress:
-    """Time, uploads, versions, accuracy and speed; a plain line per tenth of the run off a terminal."""
+    """Shows time, uploads, versions, accuracy and speed: a live bar on a terminal, else a line per tenth of the run."""
 
     def __init__(self, experiment: Experiment, enabled: bool, wall: bool = False) -> None:
         run = experiment.run
@@ -44,7 +44,7 @@ class Progress:
         self._bar.stop()
 
     def __call__(self, event: Event) -> None:
-        """Takes in one event; draws a few times a second at most."""
+        """Counts the event; redraws at each evaluation and otherwise at most five times a second."""
         if isinstance(event, Uploaded):
             self._uploads += 1
         elif isinstance(event, Dispatched):

@@ -6,29 +6,32 @@ from typing import Annotated
 
 import typer
 
-from cabafl.cli.console import console, tell
+from cabafl.cli.arguments import Quiet, Targets
+from cabafl.cli.console import console, print_notice
 from cabafl.errors import UserError
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some at any depth.")],
-    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("report"),
-    targets: Annotated[str | None, typer.Option(help="Target accuracies in percent, e.g. 40,45.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders that contain some at any depth.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
+    targets: Targets = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Compare finished runs: tables, figures and one self-contained page."""
+    """Compare finished runs in tables, figures and a self-contained HTML page."""
     _report(folders, None, out, parse_targets(targets), quiet, ())
 
 
 def write_report(
     labels: Mapping[Path, str], out: Path, targets: Sequence[float] | None, quiet: bool, notes: Sequence[str] = ()
 ) -> None:
-    """The report of labelled run folders, for commands that have just made them."""
+    """Reports on run folders whose labels (run folder -> label) are known, with ``notes`` shown on the page."""
     _report(list(labels), labels, out, targets, quiet, notes)
 
 
 def parse_targets(text: str | None) -> list[float] | None:
-    """``40,45`` as numbers; None stays None."""
+    """Parses ``40,45``; None stays None. Raises `UserError` unless all are in (0, 100]."""
     if text is None:
         return None
     try:
@@ -36,7 +39,7 @@ def parse_targets(text: str | None) -> list[float] | None:
     except ValueError:
         values = []
     if not values or not all(0 < value <= 100 for value in values):
-        raise UserError(f"--targets = {text!r}: accepted: accuracies in percent with commas between, e.g. 40,45")
+        raise UserError(f"--targets = {text!r}: accepted: percentages separated by commas, e.g. 40,45")
     return values
 
 
@@ -55,10 +58,10 @@ def _report(
     left_out: list[str] = []
     runs = load_runs(folders, labels, left_out.append)
     for text in left_out:
-        tell("warning", text)
-    made = build_report(runs, out, targets, notes=[*notes, *left_out])
+        print_notice("warning", text)
+    written = build_report(runs, out, targets, notes=[*notes, *left_out])
     if quiet:
         return
-    for table in made.tables:
+    for table in written.tables:
         console.print(terminal(table))
-    console.print(f"Report: {made.html}", soft_wrap=True)
+    console.print(f"Report: {written.html}", soft_wrap=True)

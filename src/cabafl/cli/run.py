@@ -1,4 +1,4 @@
-"""`cabafl run`"""
+"""`cabafl run` and `cabafl resume`"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from cabafl.cli.console import console, tell
+from cabafl.cli.arguments import ExperimentFile, Quiet, Settings
+from cabafl.cli.console import console, print_notice
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from cabafl.lifecycle.simulate import Result
 
 
-def read(file: Path | None, settings: list[str] | None) -> "Experiment":
-    """File and settings of a command line; words with = are settings, the other one is the file."""
+def read_experiment(file: Path | None, settings: list[str] | None) -> "Experiment":
+    """Loads the experiment of a command line. A word with ``=`` is a setting, any other the file, in any order."""
     from cabafl.config import load_experiment
 
     words = [*([str(file)] if file is not None else []), *(settings or [])]
@@ -29,13 +30,15 @@ def read(file: Path | None, settings: list[str] | None) -> "Experiment":
 
 
 def run(
-    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML); without it, the defaults.")] = None,
-    settings: Annotated[list[str] | None, typer.Argument(help="section.key=value", metavar="[KEY=VALUE]...")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; must be new or empty.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    file: ExperimentFile = None,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder, new or empty; default: runs/DATASET-METHOD-seedSEED-TIME.")
+    ] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Run one experiment in virtual time."""
-    experiment = read(file, settings)
+    """Simulate one experiment in virtual time."""
+    experiment = read_experiment(file, settings)
     from cabafl.cli.progress import Progress
     from cabafl.lifecycle.simulate import simulate
 
@@ -46,21 +49,22 @@ def run(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an interrupted run.")],
     settings: Annotated[
-        list[str] | None, typer.Argument(help="run.workers=N and the like", metavar="[KEY=VALUE]...")
+        list[str] | None,
+        typer.Argument(help="Settings that do not affect results, e.g. run.workers=4.", metavar="[KEY=VALUE]..."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Continue an interrupted run, to the same bytes."""
+    """Continue an interrupted run; the result equals that of an uninterrupted run, byte for byte."""
     from cabafl.cli.progress import Progress
     from cabafl.config import load_experiment
-    from cabafl.lifecycle.simulate import resume as go_on
+    from cabafl.lifecycle.simulate import resume as resume_run
 
     path = folder / "experiment.toml"
     experiment = load_experiment(path if path.exists() else None)
     with Progress(experiment, enabled=not quiet) as progress, stoppable(folder):
-        result = go_on(folder, progress, warn, settings or [])
+        result = resume_run(folder, progress, warn, settings or [])
     if result is not None:
         show(result, quiet)
     elif not quiet:
@@ -69,7 +73,7 @@ def resume(
 
 @contextmanager
 def stoppable(folder: Path, again: str | None = None) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end a run with what can be done about it."""
+    """Turns Ctrl-C and SIGTERM into the exit code 128 + signal and prints how to continue (``again``)."""
     from cabafl.lifecycle.stopping import Stopped
 
     again = again or f"cabafl resume {folder}"
@@ -84,19 +88,19 @@ def stoppable(folder: Path, again: str | None = None) -> Iterator[None]:
 
 
 def warn(text: str) -> None:
-    """Something went wrong and was mended."""
-    tell("warning", text)
+    """Prints a warning: a problem from which the run recovered."""
+    print_notice("warning", text)
 
 
 def show(result: "Result", quiet: bool) -> None:
-    """The summary of a finished run."""
+    """Prints the summary of a finished run unless ``quiet``."""
     if not quiet:
         console.print(summary_table(result.summary))
         console.print(f"Learning curve: {result.folder}/curve.png", soft_wrap=True)
 
 
 def new_folder(experiment: "Experiment") -> Path:
-    """A name for a run folder nobody named."""
+    """Returns the default run folder, ``runs/<data set>-<method>-seed<seed>-<date>-<time>``; never an existing one."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{experiment.data.dataset}-{experiment.method.name.rpartition(':')[2]}-seed{experiment.seed}-{stamp}"
     folder = Path("runs") / name
@@ -108,7 +112,7 @@ def new_folder(experiment: "Experiment") -> Path:
 
 
 def summary_table(summary: dict[str, Any]) -> Table:
-    """The figures of a finished run."""
+    """Formats ``summary.json`` for the terminal."""
 
     def percent(value: float | None) -> str:
         return "too few evaluations" if value is None else f"{100 * value:.2f}"
@@ -119,9 +123,9 @@ def summary_table(summary: dict[str, Any]) -> Table:
     losses = ", ".join(f"{n} {reason}" for reason, n in summary["losses"].items()) or "none"
     rows = {
         f"accuracy, best {summary['window']}-evaluation window (%)": best,
-        "accuracy at the end (%)": percent(summary["final_accuracy"]),
+        "final accuracy (%)": percent(summary["final_accuracy"]),
         "stability (deviation of the moving average) (%)": percent(summary["stability"]),
-        "fairness (variance of selections)": "-" if summary["fairness"] is None else f"{summary['fairness']:.2e}",
+        "fairness (variance of selection shares)": "-" if summary["fairness"] is None else f"{summary['fairness']:.2e}",
         f"{summary['clock']} time (s)": f"{summary['time']:,.0f}",
         "versions published": f"{summary['versions']:,}",
         "uploads": f"{summary['uploads']:,}",
@@ -131,7 +135,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
         "mean staleness": "-" if summary["mean_staleness"] is None else f"{summary['mean_staleness']:.2f}",
     }
     if "epsilon" in summary:
-        rows["privacy spent, epsilon of the device with most"] = f"{summary['epsilon']:.2f}"
+        rows["privacy spent (largest epsilon of any device)"] = f"{summary['epsilon']:.2f}"
     if summary["clock"] == "virtual":
         rows["wall time (s)"] = f"{summary['wall_seconds']:,.1f}"
     table = Table(title=f"{summary['method']}, seed {summary['seed']}", show_header=False, title_justify="left")

@@ -1,1 +1,1 @@
-"""Many runs side by side."""
+"""Comparisons of methods on the same experiment, and the paper's observations about features."""

@@ -1,4 +1,4 @@
-"""A grid of runs: what is to be done, what is done already, and doing it on all cores."""
+"""A grid of runs, every variant with every seed: checks the folders, skips finished runs, uses all cores."""
 
 import math
 import os
@@ -19,13 +19,13 @@ from cabafl.files import lock
 from cabafl.recording.folder import EXPERIMENT, METRICS, SUMMARY
 from cabafl.toml import experiment_toml
 
-PARENT = "CABAFL_PARENT"  # tells a run which process it belongs to
+PARENT = "CABAFL_PARENT"  # environment variable with the process ID of the comparison
 LOCK = ".lock"
 
 
 @dataclass
 class GridRun:
-    """One run of the grid."""
+    """One run of the grid, carried out by a separate process."""
 
     label: str
     seed: int
@@ -33,16 +33,16 @@ class GridRun:
     folder: Path
     failure: str | None = None
     process: "subprocess.Popen[bytes] | None" = None
-    cores: int = 1  # it was given
-    errors: Path = field(default_factory=Path)
+    cores: int = 1  # assigned to it; more than one: worker processes
+    log: Path = field(default_factory=Path)  # output of the process
 
     @property
     def done(self) -> bool:
-        """Whether its folder holds a finished run."""
+        """Whether the folder holds a finished run."""
         return (self.folder / SUMMARY).exists()
 
     def progress(self) -> float:
-        """Share of its virtual time that is recorded, 0 to 1."""
+        """Recorded share of the virtual time, 0 to 1."""
         if self.done:
             return 1.0
         try:
@@ -56,124 +56,128 @@ class GridRun:
 def make_grid(
     base: Experiment, variants: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], out: Path
 ) -> list[GridRun]:
-    """Every variant (label -> keys of ``[method]``) with every seed. All else is equal: the same seed gives the same
-    partition, initial weights, device speeds, shuffles and evaluation instants."""
-    cells = []
+    """Returns a run for every variant (label -> keys of ``[method]``) and seed. Raises `UserError` for an invalid key.
+
+    Runs with the same seed share everything but the method: partition, initial weights, device speeds, shuffles and
+    evaluation times.
+    """
+    runs = []
     for seed in seeds:
         for label, keys in variants.items():
             experiment = base.model_copy(update={"seed": seed, "method": type(base.method)(**keys)})
-            make_method(experiment)  # a wrong key ends the comparison before it starts
-            cells.append(GridRun(label, seed, experiment, out / "runs" / f"{label}-seed{seed}"))
-    for cell in cells:
-        _check_belongs(cell)
-    return cells
+            make_method(experiment)  # finds an invalid key before anything starts
+            runs.append(GridRun(label, seed, experiment, out / "runs" / f"{label}-seed{seed}"))
+    for run in runs:
+        _check_folder(run)
+    return runs
 
 
-def _check_belongs(cell: GridRun) -> None:
-    """A folder left by an earlier call must hold this very run."""
-    path = cell.folder / EXPERIMENT
-    if path.exists() and _essence(load_experiment(path)) != _essence(cell.experiment):
-        raise UserError(f"{cell.folder}: holds a run with other settings; give another --out or remove it")
-    if not path.exists() and cell.folder.exists() and any(cell.folder.iterdir()):
-        raise UserError(f"{cell.folder}: holds something that is not a run; give another --out or remove it")
+def _check_folder(run: GridRun) -> None:
+    """Raises `UserError` unless the folder is empty or holds the same run from an earlier call."""
+    path = run.folder / EXPERIMENT
+    if path.exists() and _result_settings(load_experiment(path)) != _result_settings(run.experiment):
+        raise UserError(f"{run.folder}: holds a run with other settings; choose another --out or remove the folder")
+    if not path.exists() and run.folder.exists() and any(run.folder.iterdir()):
+        raise UserError(f"{run.folder}: is not a run folder; choose another --out or remove the folder")
 
 
-def _essence(experiment: Experiment) -> str:
-    """What determines a run's bytes."""
-    run = experiment.run.model_copy(update=dict.fromkeys(EXECUTION_KEYS))
+def _result_settings(experiment: Experiment) -> str:
+    """The settings that determine the results, as TOML: all but `EXECUTION_KEYS`."""
+    section = experiment.run.model_copy(update=dict.fromkeys(EXECUTION_KEYS))
     parameters = make_method(experiment).parameters
-    return experiment_toml(experiment.model_copy(update={"run": run}), parameters)
+    return experiment_toml(experiment.model_copy(update={"run": section}), parameters)
 
 
 @contextmanager
-def claimed(out: Path) -> Iterator[None]:
-    """The folder is this comparison's alone: a second one would do the same runs."""
+def locked(out: Path) -> Iterator[None]:
+    """Creates and locks the folder of a comparison; raises `UserError` if another comparison holds the lock."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         file = (out / LOCK).open("ab")
     except OSError as error:
         raise UserError(f"--out = {out}: cannot be written: {error.strerror}") from None
     with file:
-        lock(file, f"--out = {out}: another comparison is at work there; accepted: one at a time, or another folder")
+        lock(file, f"--out = {out}: another comparison is writing here; accepted: a folder that is not in use")
         yield
 
 
-def run_grid(cells: Sequence[GridRun], jobs: int, tick: Callable[[Sequence[GridRun]], None]) -> None:
-    """Carries out what is not done, ``jobs`` runs at a time; a run that fails is noted and the others go on.
+def run_grid(runs: Sequence[GridRun], jobs: int, poll: Callable[[Sequence[GridRun]], None]) -> None:
+    """Carries out the unfinished runs on ``jobs`` cores. A run that fails gets its ``failure``; the others continue.
 
-    When fewer runs than ``jobs`` are left to start, they get several worker processes each instead.
+    Each run gets one core, or several if fewer runs than cores are left to start. ``poll`` is called five times a
+    second. Ctrl-C and SIGTERM stop all runs, each with a checkpoint, and raise `KeyboardInterrupt`.
     """
-    pending = [cell for cell in cells if not cell.done]
+    pending = [run for run in runs if not run.done]
     running: list[GridRun] = []
     with _forwarded_signals(running) as stopped:
         while (pending and not stopped()) or running:
-            while pending and (free := jobs - sum(cell.cores for cell in running)) > 0 and not stopped():
-                cell = pending.pop(0)
-                cell.cores = math.ceil(free / (len(pending) + 1))
-                _start(cell)
-                running.append(cell)
+            while pending and (free := jobs - sum(run.cores for run in running)) > 0 and not stopped():
+                run = pending.pop(0)
+                run.cores = math.ceil(free / (len(pending) + 1))
+                _start(run)
+                running.append(run)
             time.sleep(0.2)
-            for cell in [c for c in running if c.process is not None and c.process.poll() is not None]:
-                running.remove(cell)
-                _end(cell)
-            tick(cells)
+            for run in [run for run in running if run.process is not None and run.process.poll() is not None]:
+                running.remove(run)
+                _end(run)
+            poll(runs)
         if stopped():
             raise KeyboardInterrupt
 
 
-def _start(cell: GridRun) -> None:
-    # How many actors a Ray cluster has is the user's business.
-    workers = [] if cell.experiment.run.executor == "ray" else [f"run.workers={0 if cell.cores == 1 else cell.cores}"]
-    cell.folder.parent.mkdir(parents=True, exist_ok=True)
-    cell.errors = cell.folder.with_suffix(".log")
+def _start(run: GridRun) -> None:
+    # With Ray, run.workers is the number of actors on the user's cluster, so it is left as it is.
+    workers = [] if run.experiment.run.executor == "ray" else [f"run.workers={0 if run.cores == 1 else run.cores}"]
+    run.folder.parent.mkdir(parents=True, exist_ok=True)
+    run.log = run.folder.with_suffix(".log")
     command = [sys.executable, "-m", "cabafl"]
-    if (cell.folder / EXPERIMENT).exists():
-        command += ["resume", str(cell.folder), *workers]
+    if (run.folder / EXPERIMENT).exists():
+        command += ["resume", str(run.folder), *workers]
     else:
-        parameters = make_method(cell.experiment).parameters
-        file = cell.folder.with_suffix(".toml")
-        file.write_text(experiment_toml(cell.experiment, parameters), encoding="utf-8")
-        command += ["run", str(file), *workers, "--out", str(cell.folder)]
+        parameters = make_method(run.experiment).parameters
+        file = run.folder.with_suffix(".toml")
+        file.write_text(experiment_toml(run.experiment, parameters), encoding="utf-8")
+        command += ["run", str(file), *workers, "--out", str(run.folder)]
     environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"}
-    with cell.errors.open("wb") as log:
-        cell.process = subprocess.Popen(
+    with run.log.open("wb") as log:
+        run.process = subprocess.Popen(
             [*command, "--quiet"],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # Ctrl-C reaches it through the comparison only, as one signal
+            start_new_session=True,  # the terminal's Ctrl-C does not reach the run; the comparison forwards it once
         )
 
 
-def _end(cell: GridRun) -> None:
-    assert cell.process is not None
-    code = cell.process.returncode
+def _end(run: GridRun) -> None:
+    assert run.process is not None
+    code = run.process.returncode
     if code == 0:
-        cell.errors.unlink(missing_ok=True)
-        cell.folder.with_suffix(".toml").unlink(missing_ok=True)
+        run.log.unlink(missing_ok=True)
+        run.folder.with_suffix(".toml").unlink(missing_ok=True)
     elif code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-        cell.failure = "stopped from outside; the same command continues it"
+        run.failure = "stopped by a signal; the same command continues it"
     else:
-        lines = cell.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        cell.failure = lines[-1] if lines else f"exit code {code}"
+        lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        run.failure = lines[-1] if lines else f"exit code {code}"
 
 
 @contextmanager
 def _forwarded_signals(running: Sequence[GridRun]) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM stop all runs, each with a checkpoint."""
-    asked: list[int] = []
+    """Forwards SIGINT and SIGTERM to the running processes as SIGTERM; yields a function that says whether one came."""
+    received: list[int] = []
 
     def stop(number: int, _frame: object) -> None:
-        asked.append(number)
-        for cell in running:
-            if cell.process is not None and cell.process.poll() is None:
-                cell.process.send_signal(signal.SIGTERM)
+        received.append(number)
+        for run in running:
+            if run.process is not None and run.process.poll() is None:
+                run.process.send_signal(signal.SIGTERM)
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, stop) for number in numbers]
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(received)
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

@@ -1,4 +1,8 @@
-"""The paper's two observations: features of a layer tell how balanced data are, finer than labels do."""
+"""The paper's observations: a layer's features show how balanced data are, more finely than labels do.
+
+The feature of a set of samples is the sum of the layer's activations over them. The closer its cosine to the feature of
+all samples is to 1, the more balanced the set.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,20 +23,23 @@ from cabafl.methods.base import Objective
 from cabafl.rng import rng, seed64
 
 Floats = npt.NDArray[np.float64]
-PARTS = 5  # unbalanced parts beside the balanced one
+PARTS = 5  # unbalanced parts, besides the balanced one
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Similarities to the whole, one row per draw."""
+class SplitSimilarities:
+    """Cosines to the feature of all data for one kind of split; one row per draw."""
 
     name: str
-    parts: Floats  # D0 (balanced), D1 .. D5
-    unions: Floats  # D1, D1+D2, ..., all five
+    parts: Floats  # columns: D0 (balanced), D1 to D5
+    unions: Floats  # columns: D1, D1 + D2, ..., D1 + ... + D5
 
 
-def observe(experiment: Experiment, betas: Sequence[float], epochs: int, draws: int) -> list[Setting]:
-    """Trains the model shortly on all data, then cuts the data ``draws`` times for IID and each beta."""
+def observe(experiment: Experiment, betas: Sequence[float], epochs: int, draws: int) -> list[SplitSimilarities]:
+    """Trains the model on all data for ``epochs``, then splits the data ``draws`` times for IID and for each beta.
+
+    Data sets with coarse labels get one more split: balanced coarse labels, unbalanced fine labels.
+    """
     data = experiment.data.model_copy(update={"partition": "iid", "devices": PARTS + 1})
     dataset, partition = make_data(experiment.model_copy(update={"data": data}))
     task = make_task(experiment, dataset, partition)
@@ -46,7 +53,7 @@ def observe(experiment: Experiment, betas: Sequence[float], epochs: int, draws: 
 
 
 def sample_features(task: Task, epochs: int) -> Floats:
-    """One feature vector per training sample, after a short training on all of them."""
+    """Trains on all samples, then returns one feature vector per sample, shape (samples, width)."""
     torch.set_num_threads(1)
     network = task.model.network
     x, y = task.gather(np.arange(len(task.dataset.train)))
@@ -59,19 +66,22 @@ def sample_features(task: Task, epochs: int) -> Floats:
     return torch.cat(rows).numpy()
 
 
-def _measure(name: str, kind: str, beta: float, dataset: Dataset, features: Floats, seed: int, draws: int) -> Setting:
+def _measure(
+    name: str, kind: str, beta: float, dataset: Dataset, features: Floats, seed: int, draws: int
+) -> SplitSimilarities:
     whole = features.sum(axis=0)
     parts, unions = np.empty((draws, PARTS + 1)), np.empty((draws, PARTS))
     for number in range(draws):
-        balanced, rest = _cut(len(features), seed, number)
+        balanced, rest = _set_apart(len(features), seed, number)
         pieces = _pieces(kind, dataset.train, rest, beta, seed64(seed, "observe", number))
         sums = [features[balanced].sum(axis=0), *(features[piece].sum(axis=0) for piece in pieces)]
         parts[number] = [_cosine(whole, part) for part in sums]
         unions[number] = [_cosine(whole, union) for union in np.cumsum(sums[1:], axis=0)]
-    return Setting(name, parts, unions)
+    return SplitSimilarities(name, parts, unions)
 
 
-def _cut(samples: int, seed: int, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _set_apart(samples: int, seed: int, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Indices of the balanced part, a random sixth of the samples, and of the rest."""
     order = rng(seed, "observe balanced", number).permutation(samples)
     size = samples // (PARTS + 1)
     return order[:size], np.sort(order[size:])

@@ -1,4 +1,4 @@
-"""Which methods a comparison runs, each with its own keys."""
+"""The variants of a comparison: label -> keys of ``[method]``."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,30 +20,33 @@ ABLATION: dict[str, dict[str, Any]] = {
 }
 
 
-def method_variants(names: str, base: Experiment, own: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The methods of ``--methods``: a list, ``paper`` or ``all``. Keys of the file's ``[method]`` go to that method,
-    ``own`` settings (fedasync.alpha=0.5) to the one they name."""
+def method_variants(names: str, base: Experiment, overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns one variant per method of ``--methods``: names separated by commas, ``paper`` or ``all``.
+
+    The keys of ``[method]`` in ``base`` apply to the method named there, ``overrides`` (``fedasync.alpha=0.5``) to the
+    method they name. Raises `UserError` for an unknown, repeated or missing method.
+    """
     chosen = list(PAPER) if names == "paper" else list(methods.NAMES) if names == "all" else names.split(",")
     for name in chosen:
         if ":" not in name and name not in methods.NAMES:
             raise unknown("--methods", name, [*methods.NAMES, "paper", "all"])
     tables: dict[str, Any] = {}
-    for text in own:
+    for text in overrides:
         apply_override(tables, text)
-    strays = [name for name in tables if name not in chosen]
-    if strays:
-        raise UserError(f"{strays[0]}: a setting for a method that is not compared; compared are {', '.join(chosen)}")
+    missing = [name for name in tables if name not in chosen]
+    if missing:
+        raise UserError(f"{missing[0]}: a setting for a method that is not compared; accepted: {', '.join(chosen)}")
     variants: dict[str, dict[str, Any]] = {}
     for name in chosen:
         label = name.rpartition(":")[2]
         if label in variants:
-            raise UserError(f"--methods = {names!r}: two methods called {label}; accepted: one of each name")
+            raise UserError(f"--methods = {names!r}: two methods called {label}; accepted: different names")
         given = base.method.parameters if name == base.method.name else {}
         variants[label] = {"name": name, **given, **tables.get(name, {})}
     return variants
 
 
 def ablation_variants(base: Experiment) -> dict[str, dict[str, Any]]:
-    """CaBaFL and its variants, each with one setting changed."""
+    """Returns CaBaFL and its variants in the paper, each with one key changed."""
     given = base.method.parameters if base.method.name == "cabafl" else {}
     return {label: {"name": "cabafl", **given, **change} for label, change in ABLATION.items()}

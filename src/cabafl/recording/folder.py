@@ -129,7 +129,7 @@ class RunFolder:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes ``summary.json``, which marks the run as finished, and closes the folder."""
         self.positions()
-        write_atomic(self.path / SUMMARY, as_json(summary))  # before the lock is released: nobody may resume this run
+        write_atomic(self.path / SUMMARY, as_json(summary))  # before the lock is released: no process may resume it
         self.close()
 
     def close(self) -> None:

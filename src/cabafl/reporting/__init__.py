@@ -1,1 +1,1 @@
-"""Tables and pictures of runs."""
+"""Tables, figures and pages from finished run folders."""

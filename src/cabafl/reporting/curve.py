@@ -13,7 +13,10 @@ from cabafl.recording.metrics import WINDOW, best_window_mean
 def draw_curve(
     times: Sequence[float], accuracy: Sequence[float], title: str, path: Path, clock: str = "virtual"
 ) -> None:
-    """Accuracy over virtual or wall time: each evaluation, the mean of the last ten, and the best such window."""
+    """Draws accuracy over virtual or wall time: each evaluation, the mean of the last ten and the best such window.
+
+    ``times`` are seconds, ``accuracy`` is 0 to 1. The file is replaced atomically.
+    """
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -1,7 +1,8 @@
-"""Pictures of a comparison, each as PNG and SVG."""
+"""Figures of a comparison, each as PNG and SVG."""
 
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,61 +20,59 @@ from cabafl.reporting.styles import Style, styles
 from cabafl.reporting.timeline import draw_timeline
 
 Groups = Mapping[str, Sequence[Run]]
-MOST_BARS = 60
-OUTLINE = withStroke(linewidth=2.5, foreground="white")  # so that a line shows on dark bars
+MAX_BARS = 60
+OUTLINE = withStroke(linewidth=2.5, foreground="white")  # makes the line visible on dark bars
 AVERAGE: dict[str, Any] = {"color": "0.1", "linewidth": 1, "linestyle": (0, (4, 3)), "path_effects": [OUTLINE]}
 
 
-class Picture(NamedTuple):
-    """A finished picture; ``about`` is what to know in order to read it."""
+class RenderedFigure(NamedTuple):
+    """A figure as file contents; ``name`` is the file name without suffix."""
 
     name: str
     title: str
-    about: str
+    caption: str
     png: bytes
     svg: bytes
 
 
-def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
-    """All pictures of a report, in its order."""
+def render_figures(runs: Sequence[Run]) -> list[RenderedFigure]:
+    """All figures of a report, in the order of the page."""
     groups = by_label(runs)
-    looks = styles(list(groups))
+    line_styles = styles(list(groups))
     several = any(len(group) > 1 for group in groups.values())
-    band = "; the band spans the seeds" if several else ""
-    about = f"Mean of the last {WINDOW} evaluations{', averaged over seeds' if several else ''}{band}."
+    over_seeds = ", averaged over seeds; the band spans the seeds" if several else ""
+    caption = f"Mean of the last {WINDOW} evaluations{over_seeds}."
     first = {label: group[0] for label, group in groups.items()}
     seed = f"Seed {next(iter(first.values())).seed}."
-    pictures = [
-        _picture(
-            f"accuracy-{axis}", f"Accuracy over {name.partition(' [')[0]}", about, _curves(groups, looks, axis, name)
-        )
-        for axis, name in axis_names(runs).items()
-    ]
-    text = f"How often each device was given a model; the line is an even share. {seed}"
-    pictures.append(_picture("selections", "Selections per device", text, _selections(first, looks)))
-    figure, text = draw_timeline(first)
-    pictures.append(_picture("timeline", "Who trains what when", f"{text} {seed}", figure))
-    text = "Share of the uploads by the number of global models published while they were trained. All seeds."
-    pictures.append(_picture("staleness", "Staleness of the uploads", text, _staleness(groups, looks)))
-    return pictures
+    rendered = []
+    for axis, name in axis_names(runs).items():
+        title = f"Accuracy over {name.partition(' [')[0]}"
+        rendered.append(_render(f"accuracy-{axis}", title, caption, _curves(groups, line_styles, axis, name)))
+    caption = f"How often each device was selected; the line is the mean. {seed}"
+    rendered.append(_render("selections", "Selections per device", caption, _selections(first, line_styles)))
+    figure, caption = draw_timeline(first)
+    rendered.append(_render("timeline", "Device timeline", f"{caption} {seed}", figure))
+    caption = "Share of uploads by the number of global models published during their training. All seeds."
+    rendered.append(_render("staleness", "Staleness of uploads", caption, _staleness(groups, line_styles)))
+    return rendered
 
 
-def _picture(name: str, title: str, about: str, figure: Figure) -> Picture:
-    """Equal runs give equal bytes: no date, no random names inside."""
+def _render(name: str, title: str, caption: str, figure: Figure) -> RenderedFigure:
+    """Equal runs give equal bytes: the files contain no date and no random IDs."""
     FigureCanvasAgg(figure)
     png, svg = io.BytesIO(), io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "cabafl", "svg.fonttype": "path"}):
         figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
-        figure.set_layout_engine("none")  # everything has its place now
+        figure.set_layout_engine("none")  # the layout has been computed
         figure.savefig(svg, format="svg", metadata={"Date": None})
-    return Picture(name, title, about, png.getvalue(), svg.getvalue())
+    return RenderedFigure(name, title, caption, png.getvalue(), svg.getvalue())
 
 
-def _curves(groups: Groups, looks: Mapping[str, Style], axis: str, name: str) -> Figure:
+def _curves(groups: Groups, line_styles: Mapping[str, Style], axis: str, name: str) -> Figure:
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
     for place, (label, group) in enumerate(groups.items()):
-        _draw_series(axes, series(group, axis), looks[label], _plain(label), place / len(groups))
+        _draw_series(axes, series(group, axis), line_styles[label], _escaped(label), place / len(groups))
     axes.set(xlabel=name, ylabel="test accuracy [%]")
     axes.set_xlim(0, axes.dataLim.x1 or None)
     axes.grid(alpha=0.3)
@@ -82,31 +81,31 @@ def _curves(groups: Groups, looks: Mapping[str, Style], axis: str, name: str) ->
     return figure
 
 
-def _draw_series(axes: Any, curve: Series, look: Style, label: str, offset: float) -> None:
-    """Few markers per line, at other places for every method, so that they do not hide each other."""
+def _draw_series(axes: Any, curve: Series, style: Style, label: str, offset: float) -> None:
+    """``offset`` (0 to 1) shifts the markers, so that those of different methods do not overlap."""
     every = max(1, len(curve.x) // 8)
-    dashes = {"dashes": look.dashes} if look.dashes else {}
+    dashes = {"dashes": style.dashes} if style.dashes else {}
     axes.plot(
         curve.x,
         curve.mean,
-        color=look.colour,
+        color=style.colour,
         linewidth=2,
-        marker=look.marker,
+        marker=style.marker,
         markersize=5,
         markevery=(int(offset * every), every),
         label=label,
         **dashes,
     )
     if curve.seeds > 1:
-        axes.fill_between(curve.x, curve.low, curve.high, color=look.colour, alpha=0.12, linewidth=0)
+        axes.fill_between(curve.x, curve.low, curve.high, color=style.colour, alpha=0.12, linewidth=0)
 
 
-def _selections(runs: Mapping[str, Run], looks: Mapping[str, Style]) -> Figure:
+def _selections(runs: Mapping[str, Run], line_styles: Mapping[str, Style]) -> Figure:
     devices = 1 + max((max(run.counts.selections, default=0) for run in runs.values()), default=0)
 
     def draw(axes: Any, label: str) -> str:
         counts = np.array([runs[label].counts.selections[device] for device in range(devices)])
-        axes.stairs(counts, np.arange(devices + 1) - 0.5, fill=True, color=looks[label].colour)
+        axes.stairs(counts, np.arange(devices + 1) - 0.5, fill=True, color=line_styles[label].colour)
         axes.axhline(counts.mean(), **AVERAGE)
         return f"{counts.min():,} to {counts.max():,}"
 
@@ -116,13 +115,12 @@ def _selections(runs: Mapping[str, Run], looks: Mapping[str, Style]) -> Figure:
     return figure
 
 
-def _staleness(groups: Groups, looks: Mapping[str, Style]) -> Figure:
+def _staleness(groups: Groups, line_styles: Mapping[str, Style]) -> Figure:
     counts = {
-        label: sum((run.counts.staleness for run in group), start=type(group[0].counts.staleness)())
-        for label, group in groups.items()
+        label: sum((run.counts.staleness for run in group), start=Counter[int]()) for label, group in groups.items()
     }
     top = max((max(c, default=0) for c in counts.values()), default=0)
-    width = math.ceil((top + 1) / MOST_BARS)
+    width = math.ceil((top + 1) / MAX_BARS)
     edges = np.arange(0, top + 1 + width, width)
 
     def draw(axes: Any, label: str) -> str:
@@ -131,7 +129,7 @@ def _staleness(groups: Groups, looks: Mapping[str, Style]) -> Figure:
         if not total:
             return "no uploads"
         heights, _ = np.histogram(list(found), edges, weights=list(found.values()))
-        axes.bar(edges[:-1] + (width - 1) / 2, 100 * heights / total, 0.9 * width, color=looks[label].colour)
+        axes.bar(edges[:-1] + (width - 1) / 2, 100 * heights / total, 0.9 * width, color=line_styles[label].colour)
         mean = sum(s * n for s, n in found.items()) / total
         axes.axvline(mean, **AVERAGE)
         return f"mean {mean:.2f}, at most {max(found)}"
@@ -144,7 +142,7 @@ def _staleness(groups: Groups, looks: Mapping[str, Style]) -> Figure:
 def _panels(
     labels: Sequence[str], draw: Callable[[Any, str], str], x: str, y: str, share_y: bool
 ) -> tuple[Figure, list[Any]]:
-    """Small pictures side by side, one per method; ``draw`` returns what to add to the title."""
+    """Draws one panel per method in up to three columns; ``draw`` returns what to add to the panel's title."""
     columns = min(len(labels), 3)
     rows = math.ceil(len(labels) / columns)
     figure = Figure(figsize=(max(4.0 * columns, 9), 0.6 + 2.3 * rows), layout="constrained")
@@ -155,7 +153,7 @@ def _panels(
             axes.set_visible(False)
             continue
         added = draw(axes, labels[place])
-        axes.set_title(f"{_plain(labels[place])}: {added}", fontsize=9, wrap=True)
+        axes.set_title(f"{_escaped(labels[place])}: {added}", fontsize=9, wrap=True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
@@ -166,7 +164,7 @@ def _panels(
     return figure, shown
 
 
-def _plain(label: str) -> str:
-    """Dollar signs are no formulas, and a very long label must leave room for the picture."""
+def _escaped(label: str) -> str:
+    """Shortens a long label and escapes dollar signs, which would start a formula."""
     short = label if len(label) <= 32 else label[:31] + "…"
     return short.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Tables as CSV, Markdown, LaTeX and for the terminal."""
+"""Formats tables as CSV, Markdown and LaTeX, and for the terminal."""
 
 import csv
 import io
@@ -18,21 +18,21 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    "[": "{[}",  # after a line end it would start an option
+    "[": "{[}",  # after \\ a bracket would start an optional argument
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
 _MARKDOWN = {sign: f"\\{sign}" for sign in "\\`*_|[]"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 
 def measures_csv(measures: Measures) -> str:
-    """Raw numbers, units as in the run folder; an empty field is a figure that does not exist."""
+    """Raw numbers in the units of the run folder; an empty field means not available."""
     names = list(measures.rows[0].values)
     rows = [[row.label, *(_raw(row.values[name]) for name in names)] for row in measures.rows]
     return _csv([["method", *names], *rows])
 
 
 def speedups_csv(measures: Measures) -> str:
-    """One line per target and pair of methods."""
+    """One line per target and ordered pair of methods."""
     labels = [row.label for row in measures.rows]
     lines = [["target_percent", "method", "against", "speedup"]]
     for target in measures.targets:
@@ -56,7 +56,7 @@ def _csv(lines: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(tables: Sequence[Table]) -> str:
-    """Headings and pipe tables, the best values in bold."""
+    """Pipe tables, each below its title, with the best values in bold."""
     return "\n".join(_markdown_table(table) for table in tables)
 
 
@@ -73,7 +73,7 @@ def _markdown_table(table: Table) -> str:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """A document that compiles by itself; with ``\\usepackage{standalone}`` another one can take it in."""
+    """A document that compiles by itself; with ``\\usepackage{standalone}`` another document can ``\\input`` it."""
     head = [
         "% Compiles by itself. To take it into a paper: \\usepackage{standalone,booktabs,graphicx}, then \\input.",
         r"\documentclass{article}",
@@ -113,24 +113,24 @@ def _replaced(text: str, signs: dict[str, str]) -> str:
 
 
 def terminal(table: Table) -> RichTable:
-    """For rich, the best values starred and bold; labels are plain text, never markup."""
+    """A rich table, with the best values starred and bold. Text is never read as markup."""
     shown = _numbered(table) if sum(len(heading) + 2 for heading in table.headings) > 66 else table
-    made = RichTable(title=shown.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    made.collapse_padding, made.pad_edge = True, False
-    crowded = sum(len(heading) + 2 for heading in shown.headings) > 76  # then each word has a line of its own
+    rich_table = RichTable(title=shown.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    rich_table.collapse_padding, rich_table.pad_edge = True, False
+    crowded = sum(len(heading) + 2 for heading in shown.headings) > 76  # put each word of a heading on its own line
     for place, heading in enumerate(shown.headings):
         texts = [row[place].text for row in shown.rows]
         words = [word for text in [heading, *([] if place else texts)] for word in text.split()]
-        widest = max(map(len, [*words, *(texts if place else [])]), default=1)  # names may break, numbers may not
+        widest = max(map(len, [*words, *(texts if place else [])]), default=1)  # names may wrap, numbers may not
         title = heading.replace(" ", "\n") if crowded else heading
-        made.add_column(Text(title), justify="right" if place else "left", min_width=min(widest, 30))
+        rich_table.add_column(Text(title), justify="right" if place else "left", min_width=min(widest, 30))
     for row in shown.rows:
-        made.add_row(*(Text(f"{cell.text} *", "bold green") if cell.best else Text(cell.text) for cell in row))
-    return made
+        rich_table.add_row(*(Text(f"{cell.text} *", "bold green") if cell.best else Text(cell.text) for cell in row))
+    return rich_table
 
 
 def _numbered(table: Table) -> Table:
-    """Method against method, where that is wide: numbers instead of names as headings, or it does not fit."""
+    """Replaces the headings of a method-by-method table by numbers, so that a wide one fits the terminal."""
     names = [row[0].text for row in table.rows]
     if table.headings[1:] != names:
         return table

@@ -1,4 +1,4 @@
-"""The page: one file that needs nothing else, in which whatever comes from run folders is text only."""
+"""The HTML page of a report: self-contained, and all content from run folders is escaped."""
 
 import base64
 import hashlib
@@ -8,21 +8,22 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from cabafl.reporting.figures import Picture
+from cabafl.reporting.figures import RenderedFigure
 from cabafl.reporting.runs import Run, by_label, clock_of
 from cabafl.reporting.series import AXES, Series, axis_names, series
-from cabafl.reporting.settings import common_settings, differing_settings, method_settings, shown
+from cabafl.reporting.settings import common_settings, differing_settings, format_value, method_settings
 from cabafl.reporting.styles import styles
 from cabafl.reporting.table import Table
 
-LARGEST_SVG = 400_000  # beyond that the pixels are smaller
+MAX_SVG_BYTES = 400_000  # above this, the PNG is smaller
 
 EXPLANATION = (
-    "Accuracy is the highest mean of 10 consecutive evaluations ± the deviation inside that window, both averaged over"
-    " seeds; “over seeds ±” is the standard deviation of that mean over seeds. Costs are those of the first evaluation"
-    " at or above the target, the median over seeds; NA: not reached. Stability is the deviation of the moving mean in"
-    " the last half of the run, fairness the variance of the normalised selection counts: less is better in both."
-    " “Never heard” counts devices that lost every job they were given. The best value of a column is marked."
+    "Accuracy is the highest mean of 10 consecutive evaluations ± the standard deviation in that window, both averaged"
+    " over seeds; “over seeds ±” is the standard deviation of that mean over seeds. The cost of a target is measured at"
+    " the first evaluation that reaches it, and is the median over seeds; NA: not reached. Stability is the standard"
+    " deviation of the moving mean in the second half of the run, fairness the variance of the devices' shares of all"
+    " selections; lower is better for both. “Never heard” is the number of devices that lost every job. The best value"
+    " of each column is marked."
 )
 
 
@@ -30,11 +31,11 @@ def page(
     runs: Sequence[Run],
     tables: Sequence[Table],
     speedups: Sequence[Table],
-    pictures: Sequence[Picture],
+    figures: Sequence[RenderedFigure],
     title: str,
     notes: Sequence[str],
 ) -> str:
-    """The whole document."""
+    """Returns the complete HTML document."""
     script, style = _asset("page.js"), _asset("page.css")
     body = [
         f"<h1>{escape(title)}</h1>",
@@ -44,13 +45,13 @@ def page(
         f'<p class="soft">{escape(EXPLANATION)}</p>',
         '<div class="row">' + "".join(map(_table, tables)) + "</div>",
         "<h2>Learning curves</h2>",
-        '<p class="soft">Mean of the last 10 evaluations; with several seeds their mean, and a band from the lowest to'
-        " the highest. Click a method to hide it, drag to zoom, double-click to see all.</p>",
+        '<p class="soft">Mean of the last 10 evaluations; with several seeds, the mean over seeds and a band from the'
+        " lowest to the highest. Click a method to hide it, drag to zoom, double-click to zoom out.</p>",
         '<div class="bar" id="axis-bar"></div><div class="bar" id="method-bar"></div>',
         '<div id="plot"><div id="tip"></div></div>',
         _speedups(speedups),
-        "<h2>Pictures</h2>",
-        *map(_picture, pictures),
+        "<h2>Figures</h2>",
+        *map(_figure, figures),
         "<h2>Settings</h2>",
         _settings(runs),
         "<h2>Runs</h2>",
@@ -62,7 +63,7 @@ def page(
 
 
 def _document(title: str, style: str, script: str, body: str) -> str:
-    """The policy admits this very script and style and nothing else: not even an injected one would run."""
+    """The security policy allows only this script and this style, by their hashes: injected ones would not run."""
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:;"
         " base-uri 'none'; form-action 'none'"
@@ -85,7 +86,7 @@ def _digest(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON that cannot end the element it stands in."""
+    """JSON without the characters that could end the script element around it."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -115,16 +116,16 @@ def _table(table: Table) -> str:
 def _speedups(tables: Sequence[Table]) -> str:
     if not tables:
         return ""
-    about = "How many times sooner the method of the row reaches the target than the method of the column."
+    about = "Speed-up of row over column: the column's time to the target divided by the row's."
     inner = "".join(map(_table, tables))
     return f'<h2>Speed-up</h2><p class="soft">{about}</p><div class="row">{inner}</div>'
 
 
-def _picture(picture: Picture) -> str:
-    kind, content = ("svg+xml", picture.svg) if len(picture.svg) <= LARGEST_SVG else ("png", picture.png)
+def _figure(figure: RenderedFigure) -> str:
+    kind, content = ("svg+xml", figure.svg) if len(figure.svg) <= MAX_SVG_BYTES else ("png", figure.png)
     source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-    caption = f"<b>{escape(picture.title)}.</b> {escape(picture.about)}"
-    return f'<figure><figcaption>{caption}</figcaption><img alt="{escape(picture.title)}" src="{source}"></figure>'
+    caption = f"<b>{escape(figure.title)}.</b> {escape(figure.caption)}"
+    return f'<figure><figcaption>{caption}</figcaption><img alt="{escape(figure.title)}" src="{source}"></figure>'
 
 
 def _settings(runs: Sequence[Run]) -> str:
@@ -133,7 +134,7 @@ def _settings(runs: Sequence[Run]) -> str:
     parts = ["<h3>Methods</h3>", _plain_table(["method", "keys"], list(method_settings(groups).items()))]
     if differing:
         rows = [[key, *values] for key, values in differing.items()]
-        parts += ["<h3>Different</h3>", _plain_table(["setting", *groups], rows)]
+        parts += ["<h3>Differing</h3>", _plain_table(["setting", *groups], rows)]
     common = "".join(
         f"<div><code>{escape(key)}</code><span>{escape(value)}</span></div>"
         for key, value in common_settings(groups).items()
@@ -148,7 +149,7 @@ def _runs(runs: Sequence[Run]) -> str:
             str(run.seed),
             f"{len(run.metrics):,}",
             f"{run.metrics[-1].time:,.0f}",
-            shown(run.summary["wall_seconds"]),
+            format_value(run.summary["wall_seconds"]),
             str(run.folder),
         ]
         for run in runs
@@ -166,16 +167,17 @@ def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _curve_data(runs: Sequence[Run]) -> dict[str, Any]:
     groups = by_label(runs)
-    looks = styles(list(groups))
+    line_styles = styles(list(groups))
     methods: list[Mapping[str, Any]] = []
     for label, group in groups.items():
-        dashes = " ".join(f"{2.2 * length:g}" for length in looks[label].dashes)
+        style = line_styles[label]
+        dashes = " ".join(f"{2.2 * length:g}" for length in style.dashes)
         curves = {axis: _points(series(group, axis)) for axis in AXES}
-        methods.append({"label": label, "colour": looks[label].colour, "dashes": dashes, "seeds": len(group), **curves})
+        methods.append({"label": label, "colour": style.colour, "dashes": dashes, "seeds": len(group), **curves})
     return {"axes": axis_names(runs), "methods": methods}
 
 
 def _points(curve: Series) -> dict[str, list[float]]:
-    """Rounded to less than a pixel."""
-    shares = {"mean": curve.mean, "low": curve.low, "high": curve.high}
-    return {"x": [float(f"{x:.7g}") for x in curve.x], **{k: v.round(3).tolist() for k, v in shares.items()}}
+    """Rounded to keep the page small; the error is less than a pixel."""
+    accuracies = {"mean": curve.mean, "low": curve.low, "high": curve.high}
+    return {"x": [float(f"{x:.7g}") for x in curve.x], **{k: v.round(3).tolist() for k, v in accuracies.items()}}

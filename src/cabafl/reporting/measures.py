@@ -1,4 +1,4 @@
-"""The figures of a comparison: one row per method, its seeds summed up."""
+"""The numbers of a comparison: one row per method, aggregated over its seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ COSTS: dict[str, Callable[[Evaluated], float]] = {
     "joules": lambda row: row.joules,
 }
 INFINITE = float("inf")
-ROUNDING = 1e-9  # an accuracy of 0.3999999999 reaches 40 %
+ROUNDING = 1e-9  # tolerance: an accuracy of 0.3999999999 reaches 40 %
 
 
 @dataclass(frozen=True)
 class MethodRow:
-    """A method: shares are 0 to 1 as in the run folder, None is "there is no such figure"."""
+    """The values of one method, in the units of the run folder (accuracies are 0 to 1); None: not available."""
 
     label: str
     values: Values
@@ -28,14 +28,14 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Measures:
-    """All rows, and the target accuracies in percent that their columns speak of."""
+    """All rows, and the target accuracies in percent for which they have costs."""
 
     rows: list[MethodRow]
     targets: list[float]
 
 
 def measure(runs: Sequence[Run], targets: Sequence[float] | None = None) -> Measures:
-    """Everything the tables show. Without ``targets`` a few round ones are chosen that some method reaches."""
+    """Computes everything the tables show. ``targets`` are in percent; default: see `default_targets`."""
     groups = by_label(runs)
     chosen = sorted(set(targets)) if targets else default_targets(groups)
     return Measures([MethodRow(label, _values(group, chosen)) for label, group in groups.items()], chosen)
@@ -65,7 +65,7 @@ def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
 
 
 def cost_key(name: str, target: float) -> str:
-    """Name of the column: ``time_to_40``."""
+    """The column name, e.g. ``time_to_40``."""
     return f"{name}_to_{target:g}"
 
 
@@ -75,19 +75,22 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _median_cost(group: Sequence[Run], name: str, target: float) -> float | None:
-    """A seed that never gets there counts as infinitely expensive."""
+    """Median over seeds; a seed that does not reach the target counts as infinite."""
     middle = median(cost_to(run.metrics, name, target) for run in group)
     return None if middle == INFINITE else middle
 
 
 def cost_to(metrics: Sequence[Evaluated], name: str, target: float) -> float:
-    """Time, transfers or joules at the first evaluation of ``target`` percent or more; infinite when there is none."""
+    """Time, transfers or joules at the first evaluation with at least ``target`` percent; infinite if there is none."""
     cost = COSTS[name]
     return next((cost(row) for row in metrics if row.accuracy >= target / 100 - ROUNDING), INFINITE)
 
 
 def default_targets(groups: Mapping[str, Sequence[Run]]) -> list[float]:
-    """Round percentages that the best, the middle and the worst method reach, without those reached at the start."""
+    """Round percentages that the best, the median and the worst method reach, above the accuracy at the start.
+
+    Multiples of 5, or of 1 if the best method gains less than 10 points.
+    """
     reached = sorted(_reached(group) for group in groups.values())
     start = max(100 * run.metrics[0].accuracy for group in groups.values() for run in group)
     step = 5.0 if reached[-1] - start >= 10 else 1.0
@@ -98,12 +101,13 @@ def default_targets(groups: Mapping[str, Sequence[Run]]) -> list[float]:
 
 
 def _reached(group: Sequence[Run]) -> float:
-    """The highest percentage whose median cost over the seeds is finite."""
+    """Highest percentage with a finite median cost over the seeds."""
     return 100 * median_low(max(row.accuracy for row in run.metrics) for run in group)
 
 
 def speedups(measures: Measures, target: float) -> list[list[float | None]]:
-    """How many times sooner the row's method reaches the target than the column's; None where one of them does not."""
+    """Speed-ups of row over column: the column's time to the target divided by the row's; None if one never reaches
+    it."""
     times = [row.values[cost_key("time", target)] for row in measures.rows]
     return [[None if a is None or b is None else _ratio(b, a) for b in times] for a in times]
 

@@ -1,4 +1,4 @@
-// The interactive learning curves. Data come from the element #data; nothing is fetched.
+// Interactive learning curves. The data are in the element #data; nothing is fetched.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -100,7 +100,7 @@
     view = { width, sx, sy, value, cursor, dots, chosen, range };
   };
 
-  // Value at x on the straight line between two points; none outside of the curve.
+  // Fractional index of x in curve.x, for linear interpolation with `between`; null outside the curve.
   const at = (curve, x) => {
     const after = curve.x.findIndex((value) => value >= x);
     if (after < 0 || x < curve.x[0]) return null;

@@ -1,4 +1,4 @@
-"""A picture of a partition: which device holds how many samples of which class."""
+"""Draws a partition: how many samples of each class each device holds."""
 
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cabafl.data.partition import Partition
-from cabafl.reporting.picture import save
+from cabafl.reporting.figure_file import save_figure
 
-MOST_DEVICES = 1500  # about one pixel each; beyond that an even selection is drawn
+MAX_DEVICES = 1500  # about one pixel each; of larger fleets, evenly spaced devices are drawn
 
 
 def draw_partition(partition: Partition, labels: NDArray[Any] | Tensor, classes: int, title: str, path: Path) -> None:
-    """Devices from left to right, classes from bottom to top, the colour says how many; device sizes above."""
+    """Draws a heat map of sample counts, devices from left to right and classes from bottom to top, below a bar chart
+    of the device sizes."""
     shown = np.arange(len(partition))
-    if len(partition) > MOST_DEVICES:
-        shown = np.linspace(0, len(partition) - 1, MOST_DEVICES).astype(np.int64)
-        title = f"{title}, {MOST_DEVICES} of {len(partition)} devices shown"
+    if len(partition) > MAX_DEVICES:
+        shown = np.linspace(0, len(partition) - 1, MAX_DEVICES).astype(np.int64)
+        title = f"{title}, {MAX_DEVICES} of {len(partition)} devices shown"
     counts = class_counts(partition, np.asarray(labels), classes)[shown]
     figure = Figure(figsize=(12, 2.8 + min(max(0.22 * classes, 2.5), 9)), layout="constrained")
     heights = [1, min(max(0.16 * classes, 2.5), 6)]
@@ -34,7 +35,7 @@ def draw_partition(partition: Partition, labels: NDArray[Any] | Tensor, classes:
     bars.set_title(title)
     bars.spines[["top", "right"]].set_visible(False)
     image = heat.imshow(
-        np.ma.masked_equal(counts.T, 0),  # white: none at all
+        np.ma.masked_equal(counts.T, 0),  # no samples: white
         aspect="auto",
         origin="lower",
         interpolation="nearest",
@@ -47,11 +48,11 @@ def draw_partition(partition: Partition, labels: NDArray[Any] | Tensor, classes:
     heat.xaxis.set_major_locator(MaxNLocator(nbins=15, steps=[1, 2, 5, 10], integer=True))
     heat.set_xlim(-0.5, len(shown) - 0.5)
     figure.colorbar(image, ax=heat, label="samples of the class (white: none)", pad=0.01)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def class_counts(partition: Partition, labels: NDArray[Any], classes: int) -> NDArray[np.int64]:
-    """Samples of each class (columns) on each device (rows)."""
+    """Returns the number of samples of each class on each device, shape (devices, classes)."""
     device = np.repeat(np.arange(len(partition)), partition.sizes)
     cells = device * classes + labels[partition.indices]
     return np.bincount(cells, minlength=len(partition) * classes).reshape(len(partition), classes)

@@ -1,13 +1,13 @@
-"""The accuracies of the CaBaFL paper (arXiv 2404.12850), to stand beside ours.
+"""Accuracies published in the CaBaFL paper (arXiv 2404.12850), shown next to measured ones.
 
-Percent, "mean±deviation" of the best window of 10 evaluations: the same figure as `best_window_mean`.
+In percent, "mean±deviation" of the best window of 10 evaluations, as computed by `best_window_mean`.
 """
 
 from cabafl.config import DataSection, Experiment
 
 METHODS = ("fedavg", "fedprox", "fedasync", "fedsa", "safa", "wkafl", "cabafl")
 
-# (data set, model, heterogeneity) -> one figure per method, in the order of METHODS
+# (data set, model, heterogeneity) -> one accuracy per method, in the order of METHODS
 ACCURACY: dict[tuple[str, str, str], str] = {
     ("cifar10", "resnet18", "0.1"): "45.65±3.52 45.57±1.42 47.34±0.72 47.26±1.61 42.20±2.63 40.86±5.98 55.46±0.67",
     ("cifar10", "resnet18", "0.5"): "60.34±0.37 58.66±0.27 60.70±0.28 60.59±0.28 57.69±0.71 67.84±0.78 69.31±0.18",
@@ -40,7 +40,7 @@ ACCURACY: dict[tuple[str, str, str], str] = {
     ("activity", "mlp", "natural"): "95.10±0.16 95.23±0.12 95.06±0.08 95.27±0.09 93.47±0.45 95.17±0.76 95.43±0.23",
 }
 
-# The device compositions of the paper (fleet.tiers), CIFAR-10, ResNet-18, beta = 0.1; in the order of METHODS
+# fleet.tiers -> one accuracy per method, in the order of METHODS; CIFAR-10, ResNet-18, beta = 0.1
 TIERS: dict[str, str] = {
     "config1": "44.91±2.63 46.34±2.55 50.31±1.78 47.75±2.32 41.68±2.97 49.06±6.67 56.96±0.58",
     "config2": "44.78±2.57 44.59±2.86 48.67±1.65 46.32±1.21 40.14±2.51 39.30±6.65 56.06±0.50",
@@ -48,7 +48,7 @@ TIERS: dict[str, str] = {
     "config4": "45.32±2.99 43.79±2.63 49.16±1.47 47.04±2.51 40.44±3.88 39.55±5.12 56.74±0.60",
 }
 
-# Variants of CaBaFL on CIFAR-10 with ResNet-18: (key, value that makes the variant) -> beta 0.1, 0.5, 1.0, IID
+# (key, value) that makes a variant of CaBaFL -> beta 0.1, 0.5, 1.0, IID; CIFAR-10, ResNet-18
 ABLATION: dict[tuple[str, object], str] = {
     ("selection", "similarity"): "52.54±0.95 69.05±0.23 72.73±0.23 73.99±0.18",
     ("selection", "size"): "54.16±0.65 68.04±0.20 71.59±0.35 72.60±0.18",
@@ -61,25 +61,26 @@ _HETEROGENEITY = ("0.1", "0.5", "1.0", "iid")
 
 
 def published_accuracy(experiment: Experiment) -> tuple[float, float] | None:
-    """Mean and deviation in percent, None when the paper has no figure for these data, model, fleet and method."""
+    """Returns mean and deviation in percent; None if the paper has no result for these data, model, fleet and
+    method."""
     heterogeneity, method = _heterogeneity(experiment.data), experiment.method.name
     changed = _changed(experiment)
     if heterogeneity is None or method not in METHODS or len(changed) > 1:
         return None
     key = (experiment.data.dataset, experiment.model.name, heterogeneity)
-    figures: str | None
+    row: str | None
     if changed:
-        figures = ABLATION.get(changed[0]) if _is_resnet(key) and experiment.fleet.tiers is None else None
-        return _pick(figures, _HETEROGENEITY.index(heterogeneity)) if figures else None
+        row = ABLATION.get(changed[0]) if _is_cifar10_resnet(key) and experiment.fleet.tiers is None else None
+        return _parse(row, _HETEROGENEITY.index(heterogeneity)) if row else None
     if experiment.fleet.tiers is not None:
-        figures = TIERS.get(str(experiment.fleet.tiers)) if key == ("cifar10", "resnet18", "0.1") else None
+        row = TIERS.get(str(experiment.fleet.tiers)) if key == ("cifar10", "resnet18", "0.1") else None
     else:
-        figures = ACCURACY.get(key)
-    return _pick(figures, METHODS.index(method)) if figures else None
+        row = ACCURACY.get(key)
+    return _parse(row, METHODS.index(method)) if row else None
 
 
 def _heterogeneity(data: DataSection) -> str | None:
-    """How the paper names the partition; None for data it did not use."""
+    """The paper's name of the partition; None for data the paper does not use."""
     if data.train_limit or data.test_limit or data.devices not in ("auto", 100, 180):
         return None
     if data.partition == "dirichlet":
@@ -88,16 +89,17 @@ def _heterogeneity(data: DataSection) -> str | None:
 
 
 def _changed(experiment: Experiment) -> list[tuple[str, object]]:
+    """CaBaFL's keys that differ from the complete method."""
     if experiment.method.name != "cabafl":
         return []
     given = experiment.method.parameters
     return [(name, given[name]) for name, value in _STANDARD.items() if name in given and given[name] != value]
 
 
-def _is_resnet(key: tuple[str, str, str]) -> bool:
+def _is_cifar10_resnet(key: tuple[str, str, str]) -> bool:
     return key[:2] == ("cifar10", "resnet18") and key[2] in _HETEROGENEITY
 
 
-def _pick(figures: str, place: int) -> tuple[float, float]:
-    mean, deviation = figures.split()[place].split("±")
+def _parse(row: str, column: int) -> tuple[float, float]:
+    mean, deviation = row.split()[column].split("±")
     return float(mean), float(deviation)

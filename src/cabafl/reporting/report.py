@@ -1,4 +1,4 @@
-"""Turns finished runs into a report: tables, pictures and a page."""
+"""Writes the report on finished runs: tables, figures and an HTML page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cabafl.errors import UserError
 from cabafl.files import write_atomic
-from cabafl.reporting.figures import draw_pictures
+from cabafl.reporting.figures import render_figures
 from cabafl.reporting.formats import latex, markdown, measures_csv, speedups_csv
 from cabafl.reporting.html import page
 from cabafl.reporting.measures import Measures, measure
@@ -15,64 +15,66 @@ from cabafl.reporting.settings import differing_settings, title_of
 from cabafl.reporting.table import Table, speedup_tables, tables
 
 CIFAR100_NOTE = (
-    "The published CIFAR-100 accuracies look like those of its 20 coarse classes (data.labels = coarse);"
+    "The published CIFAR-100 accuracies are probably those of its 20 coarse classes (data.labels = coarse);"
     " runs with data.labels = fine learn 100 classes."
 )
 
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """What was written, and the tables for showing them again."""
+    """The files of a report, and its tables for printing."""
 
     html: Path
-    files: list[Path]  # all of them, the page last
+    files: list[Path]  # all of them, report.html last
     tables: list[Table]
 
 
 def build_report(
     runs: Sequence[Run],
-    out: Path,
+    out: str | Path,
     targets: Sequence[float] | None = None,
     title: str | None = None,
     notes: Sequence[str] = (),
 ) -> ReportPaths:
-    """Writes the report of ``runs`` to the folder ``out``; each file is complete or as it was before.
+    """Writes the report on ``runs`` (from `load_runs`) to the folder ``out``, which is created; files are atomic.
 
-    ``targets`` are accuracies in percent; without them a few that some method reaches.
+    ``targets`` are accuracies in percent; by default, round ones that some method reaches. The page shows ``title``
+    and ``notes``. Raises `UserError` if there are no runs or ``out`` cannot be written.
     """
     if not runs:
-        raise UserError("report: there is no finished run to report on")
+        raise UserError("report: no finished run given; accepted: at least one")
     measures = measure(runs, targets)
-    made, speedups, pictures = tables(measures), speedup_tables(measures), draw_pictures(runs)
+    main, speedups, figures = tables(measures), speedup_tables(measures), render_figures(runs)
     heading = title or title_of(by_label(runs))
-    document = page(runs, made, speedups, pictures, heading, [*notes, *_own_notes(runs, measures)])
+    document = page(runs, main, speedups, figures, heading, [*notes, *_caveats(runs, measures)])
     contents = {
         "table.csv": measures_csv(measures).encode(),
-        "table.md": markdown(made).encode(),
-        "table.tex": latex([*made, *speedups]).encode(),
+        "table.md": markdown(main).encode(),
+        "table.tex": latex([*main, *speedups]).encode(),
         "speedup.csv": speedups_csv(measures).encode(),
         "speedup.md": markdown(speedups).encode(),
     }
-    for picture in pictures:
-        contents[f"figures/{picture.name}.png"] = picture.png
-        contents[f"figures/{picture.name}.svg"] = picture.svg
+    for figure in figures:
+        contents[f"figures/{figure.name}.png"] = figure.png
+        contents[f"figures/{figure.name}.svg"] = figure.svg
     contents["report.html"] = document.encode()
+    out = Path(out)
     _write(out, contents)
-    return ReportPaths(out / "report.html", [out / name for name in contents], [*made, *speedups])
+    return ReportPaths(out / "report.html", [out / name for name in contents], [*main, *speedups])
 
 
-def _own_notes(runs: Sequence[Run], measures: Measures) -> list[str]:
+def _caveats(runs: Sequence[Run], measures: Measures) -> list[str]:
     published = any(row.values["published_mean"] is not None for row in measures.rows)
     fine = any(run.experiment.data.dataset == "cifar100" and run.experiment.data.labels == "fine" for run in runs)
     notes = [CIFAR100_NOTE] if published and fine else []
     if any(run.summary["best_window_mean"] is None for run in runs):
-        notes.append("Some runs have fewer than 10 evaluations: they have no best window and no stability.")
+        notes.append("Some runs have fewer than 10 evaluations, so they have no best window and no stability.")
     differing = differing_settings(by_label(runs))
     if differing:
         notes.append(f"The runs differ in more than method and seed: {', '.join(differing)} (see Settings).")
     seeds = {tuple(run.seed for run in group) for group in by_label(runs).values()}
     if len(seeds) > 1:
-        notes.append("The methods were not run with the same seeds: their averages do not compare like with like.")
+        notes.append("The methods were not run with the same seeds, so their averages are not directly comparable.")
     return notes
 
 

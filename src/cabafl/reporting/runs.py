@@ -1,4 +1,4 @@
-"""Finished run folders, read for a report."""
+"""Reads finished run folders and groups them by label for a report."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from cabafl.recording.folder import EVENTS, EXPERIMENT, SUMMARY, read_metrics
 from cabafl.recording.version_0_1 import translate_summary
 from cabafl.reporting.trace import Counts, count_events
 
-NEEDED = (
+REQUIRED_KEYS = (  # of summary.json
     "best_window_mean",
     "best_window_deviation",
     "final_accuracy",
@@ -27,8 +27,8 @@ NEEDED = (
     "losses",
     "wall_seconds",
 )
-# Where the data are and where and how the work was done changes no result beyond rounding.
-INDIFFERENT = ("data.root", "run.device", *(f"run.{key}" for key in EXECUTION_KEYS))
+# Settings that change no result beyond rounding: where the data are, and where and how the work is done.
+NEUTRAL_KEYS = ("data.root", "run.device", *(f"run.{key}" for key in EXECUTION_KEYS))
 
 
 @dataclass(frozen=True)
@@ -43,42 +43,42 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """Of the experiment."""
+        """The experiment's seed."""
         return self.experiment.seed
 
     @property
     def clock(self) -> str:
-        """Whose seconds its times are: virtual, or wall where real devices ran."""
+        """The clock of its times: virtual, or wall for a run on real devices."""
         return str(self.summary.get("clock", "virtual"))
 
     @property
     def events(self) -> Path:
-        """The event log, which may be long: it is streamed, never kept."""
+        """Path of the event log, which may be too large to load at once."""
         return self.folder / EVENTS
 
     @cached_property
     def counts(self) -> Counts:
-        """What the event log adds up to; read at the first use."""
+        """Totals of the event log, which is read on first use."""
         return count_events(self.events)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """``section.key`` -> value of everything but the seed and what changes no result."""
+        """``section.key`` -> value of all settings that affect results, without the seed."""
         flat = flatten(self.experiment.model_dump())
-        indifferent = {"seed", *INDIFFERENT}
-        if self.experiment.data.dataset == "npz":  # the file is the data set
-            indifferent.remove("data.root")
-        return {key: value for key, value in flat.items() if key not in indifferent}
+        ignored = {"seed", *NEUTRAL_KEYS}
+        if self.experiment.data.dataset == "npz":  # data.root is the data set itself
+            ignored.remove("data.root")
+        return {key: value for key, value in flat.items() if key not in ignored}
 
 
 def clock_of(runs: Iterable[Run]) -> str:
-    """What all times of a report are called: "virtual time", "wall time", or "time" where both occur."""
+    """The name of the time axis: "virtual time", "wall time", or "time" if both occur."""
     clocks = {run.clock for run in runs}
     return f"{clocks.pop()} time" if len(clocks) == 1 else "time"
 
 
 def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables with dotted keys; counts and watts per tier stay one value."""
+    """Flattens nested tables to dotted keys; tables per tier, such as ``fleet.tiers``, stay one value."""
     flat: dict[str, Any] = {}
     for key, value in tables.items():
         if isinstance(value, dict) and "tier" not in key:
@@ -89,28 +89,32 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def load_runs(
-    folders: Sequence[Path], labels: Mapping[Path, str] | None = None, warn: Callable[[str], None] | None = None
+    folders: str | Path | Sequence[str | Path],
+    labels: Mapping[Path, str] | Mapping[str, str] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> list[Run]:
-    """The finished runs in these folders, at any depth; ``warn`` hears which were left out and why.
+    """Loads the finished runs in a folder or a sequence of folders, at any depth.
 
-    Without ``labels`` (of the folders themselves) a run is called by its method, and by what sets it apart where runs
-    of one method differ in more than the seed.
+    ``labels`` maps run folders to labels. Without it, a run is labelled with its method, and with the settings that
+    differ if runs of one method differ in more than the seed. Unfinished runs and duplicates are left out; ``warn`` is
+    called with a line about each. Raises `UserError` if no finished run is found or a run folder is damaged.
     """
-    tell = warn or (lambda _: None)
+    warn = warn or (lambda _: None)
+    paths = [Path(folder) for folder in ([folders] if isinstance(folders, str | Path) else folders)]
+    label_of = {Path(folder): label for folder, label in (labels or {}).items()}
     finished = []
-    for folder in _find(folders):
+    for folder in _find(paths):
         if (folder / SUMMARY).exists():
-            finished.append(_load(folder, (labels or {}).get(folder, "")))
+            finished.append(_load(folder, label_of.get(folder, "")))
         else:
-            tell(f"{folder}: not complete (it has no {SUMMARY}); left out")
+            warn(f"{folder}: not finished (it has no {SUMMARY}); left out")
     if not finished:
-        raise UserError(f"{', '.join(map(str, folders))}: no finished run here; accepted: folders of `cabafl run`")
-    named = finished if labels else _named(finished)
-    return _without_doubles(named, tell)
+        raise UserError(f"{', '.join(map(str, paths))}: no finished run found; accepted: folders of `cabafl run`")
+    return _deduplicated(finished if labels else _labelled(finished), warn)
 
 
 def by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but the seed, together."""
+    """Groups runs by label, each group sorted by seed; runs in a group differ in the seed only."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)
@@ -121,7 +125,7 @@ def _find(folders: Sequence[Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder}: not a folder; accepted: run folders, or folders that hold some")
+            raise UserError(f"{folder}: not a folder; accepted: run folders, or folders that contain some")
         for file in sorted(folder.rglob(EXPERIMENT)):
             found.setdefault(file.parent.resolve(), file.parent)
     return list(found.values())
@@ -135,44 +139,47 @@ def _load(folder: Path, label: str) -> Run:
         raise UserError(f"{folder}: not a readable run folder: {error}") from None
     summary = translate_summary(summary) if isinstance(summary, dict) else {}
     experiment = load_experiment(folder / EXPERIMENT)
-    missing = [key for key in NEEDED if key not in summary]
+    missing = [key for key in REQUIRED_KEYS if key not in summary]
     if missing:
         raise UserError(f"{folder / SUMMARY}: has no {missing[0]!r}; accepted: what `cabafl run` writes")
     if not rows:
-        raise UserError(f"{folder}: not a readable run folder: no evaluation is recorded")
+        raise UserError(f"{folder}: not a readable run folder: it has no evaluations")
     if not (folder / EVENTS).is_file():
         raise UserError(f"{folder}: not a readable run folder: {EVENTS} is missing")
     return Run(label or experiment.method.name.rpartition(":")[2], folder, experiment, rows, summary)
 
 
-def _named(runs: Sequence[Run]) -> list[Run]:
-    """Labels of their own for runs of one method with different settings, in the order in which methods are listed."""
+def _labelled(runs: Sequence[Run]) -> list[Run]:
+    """Gives runs of one method with different settings different labels; sorts by the order of the method list.
+
+    Folders that a comparison named ``<label>-seed<seed>`` give the label if only keys of ``[method]`` differ.
+    """
     order = {name: place for place, name in enumerate(methods.NAMES)}
-    named: list[Run] = []
+    labelled: list[Run] = []
     for group in sorted(by_label(runs).values(), key=lambda group: order.get(group[0].label, len(order))):
-        apart = sorted({key for run in group for key in run.settings if _differs(group, key)})
+        differing = sorted({key for run in group for key in run.settings if _differs(group, key)})
         folders = [re.fullmatch(rf"(.+)-seed{run.seed}", run.folder.name) for run in group]
-        if apart and all(folders) and all(key.startswith("method.") for key in apart):
-            named += [replace(run, label=match[1]) for run, match in zip(group, folders, strict=True) if match]
+        if differing and all(folders) and all(key.startswith("method.") for key in differing):
+            labelled += [replace(run, label=match[1]) for run, match in zip(group, folders, strict=True) if match]
         else:
-            named += [replace(run, label=_label(run, apart)) for run in group]
-    return named
+            labelled += [replace(run, label=_label(run, differing)) for run in group]
+    return labelled
 
 
 def _differs(group: Sequence[Run], key: str) -> bool:
     return any(run.settings.get(key) != group[0].settings.get(key) for run in group)
 
 
-def _label(run: Run, apart: Sequence[str]) -> str:
-    texts = [f"{key.rpartition('.')[2]} = {run.settings.get(key)}" for key in apart]
+def _label(run: Run, differing: Sequence[str]) -> str:
+    texts = [f"{key.rpartition('.')[2]} = {run.settings.get(key)}" for key in differing]
     return f"{run.label} ({', '.join(texts)})" if texts else run.label
 
 
-def _without_doubles(runs: Sequence[Run], tell: Callable[[str], None]) -> list[Run]:
-    """The same experiment gives the same run: one copy is enough."""
+def _deduplicated(runs: Sequence[Run], warn: Callable[[str], None]) -> list[Run]:
+    """Keeps the first run of each label and seed: the same experiment gives the same run."""
     kept: dict[tuple[str, int], Run] = {}
     for run in runs:
         first = kept.setdefault((run.label, run.seed), run)
         if first is not run:
-            tell(f"{run.folder}: the same label and seed as {first.folder}; left out")
+            warn(f"{run.folder}: the same label and seed as {first.folder}; left out")
     return list(kept.values())

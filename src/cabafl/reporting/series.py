@@ -1,4 +1,4 @@
-"""Learning curves: smoothed over evaluations, then over seeds, over time, transfers or energy."""
+"""Learning curves over time, transfers or energy: smoothed over evaluations, then averaged over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from cabafl.reporting.measures import COSTS
 from cabafl.reporting.runs import Run, clock_of
 
 Floats = npt.NDArray[np.float64]
-MOST_POINTS = 500  # more than a screen shows
+MAX_POINTS = 500  # more than a screen resolves
 AXES = ("time", "transfers", "joules")
 SCALE = {"time": 1.0, "transfers": 1.0, "joules": 1e-3}
 
 
 def axis_names(runs: Sequence[Run]) -> dict[str, str]:
-    """What stands below each kind of curve."""
+    """Axis -> label of the x axis."""
     return {
         "time": f"{clock_of(runs)} [s]",
         "transfers": "models transferred",
@@ -27,7 +27,7 @@ def axis_names(runs: Sequence[Run]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Series:
-    """Accuracy in percent: mean over seeds of the moving mean, and its lowest and highest seed."""
+    """Moving mean of the accuracy in percent: mean, lowest and highest over the seeds."""
 
     x: Floats
     mean: Floats
@@ -37,21 +37,21 @@ class Series:
 
 
 def series(group: Sequence[Run], axis: str) -> Series:
-    """The runs of one method, as far as all of its seeds go."""
+    """Averages the runs of one method over the range of ``axis`` that all seeds cover."""
     curves = [_curve(run, axis) for run in group]
     start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     grid = np.unique(np.concatenate([x for x, _ in curves]))
     grid = grid[(grid >= start) & (grid <= end)]
-    if len(grid) > MOST_POINTS:
-        grid = np.linspace(start, end, MOST_POINTS)
-    if len(grid) == 0:  # seeds that have no stretch in common
+    if len(grid) > MAX_POINTS:
+        grid = np.linspace(start, end, MAX_POINTS)
+    if len(grid) == 0:  # the seeds do not overlap
         grid = np.array([start])
     values = np.stack([np.interp(grid, x, y) for x, y in curves])
     return Series(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0), len(group))
 
 
 def moving_mean(values: Floats, window: int = WINDOW) -> Floats:
-    """Mean of the last ``window`` values, of all so far at the beginning."""
+    """Mean of the last ``window`` values; at the beginning, of all values so far."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     last = np.arange(1, len(values) + 1)
     first = np.maximum(0, last - window)
@@ -62,5 +62,5 @@ def moving_mean(values: Floats, window: int = WINDOW) -> Floats:
 def _curve(run: Run, axis: str) -> tuple[Floats, Floats]:
     x = SCALE[axis] * np.array([COSTS[axis](row) for row in run.metrics], dtype=np.float64)
     y = moving_mean(100 * np.array([row.accuracy for row in run.metrics]))
-    last = np.append(np.diff(x) > 0, True)  # several evaluations at one place: the latest
+    last = np.append(np.diff(x) > 0, True)  # of several evaluations at the same x, keep the last
     return x[last], y[last]

@@ -1,4 +1,4 @@
-"""What the runs of a report have in common and where they differ."""
+"""Which settings the runs of a report share and which differ."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,33 +9,33 @@ Groups = Mapping[str, Sequence[Run]]
 
 
 def common_settings(groups: Groups) -> dict[str, str]:
-    """Every setting outside ``[method]`` that is the same in all runs."""
-    return {key: shown(value) for key, value in _first(groups).settings.items() if _alike(groups, key)}
+    """Settings outside ``[method]`` that are equal in all runs."""
+    return {key: format_value(value) for key, value in _first(groups).settings.items() if _is_common(groups, key)}
 
 
 def differing_settings(groups: Groups) -> dict[str, list[str]]:
-    """Settings outside ``[method]`` that are not, one value per method."""
+    """Settings outside ``[method]`` that differ between runs, with the values of each method."""
     keys = sorted({key for group in groups.values() for run in group for key in run.settings})
     return {
-        key: [", ".join(sorted({shown(run.settings.get(key)) for run in group})) for group in groups.values()]
+        key: [", ".join(sorted({format_value(run.settings.get(key)) for run in group})) for group in groups.values()]
         for key in keys
-        if not _alike(groups, key) and not key.startswith("method.")
+        if not _is_common(groups, key) and not key.startswith("method.")
     }
 
 
 def method_settings(groups: Groups) -> dict[str, str]:
-    """The method's own keys, as one line per method."""
+    """The keys of ``[method]``, one line per method."""
     lines = {}
     for label, group in groups.items():
         own = {key.partition(".")[2]: value for key, value in group[0].settings.items() if key.startswith("method.")}
         name = own.pop("name")
-        texts = [f"{key} = {shown(value)}" for key, value in own.items()]
+        texts = [f"{key} = {format_value(value)}" for key, value in own.items()]
         lines[label] = ", ".join([*([] if name == label else [f"name = {name}"]), *texts]) or "none"
     return lines
 
 
-def shown(value: Any) -> str:
-    """A value as a person writes it."""
+def format_value(value: Any) -> str:
+    """Formats a setting for readers."""
     if value is None:
         return "not set"
     if isinstance(value, bool):
@@ -43,12 +43,12 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, dict):
-        return ", ".join(f"{key} = {shown(item)}" for key, item in value.items()) or "none"
+        return ", ".join(f"{key} = {format_value(item)}" for key, item in value.items()) or "none"
     return str(value)
 
 
 def title_of(groups: Groups) -> str:
-    """Data, model and partition where all runs agree on them."""
+    """A title with those of data set, model and partition that all runs share."""
     data = _first(groups).experiment.data
     partition = f"Dirichlet β = {data.beta:g}" if data.partition == "dirichlet" else data.partition
     parts = {
@@ -56,14 +56,14 @@ def title_of(groups: Groups) -> str:
         "model.name": _first(groups).experiment.model.name,
         "data.partition": partition,
     }
-    alike = [text for key, text in parts.items() if _alike(groups, key)]
-    if not _alike(groups, "data.beta") and partition in alike:
-        alike.remove(partition)
+    common = [text for key, text in parts.items() if _is_common(groups, key)]
+    if not _is_common(groups, "data.beta") and partition in common:
+        common.remove(partition)
     name = "Comparison" if len(groups) > 1 else next(iter(groups))
-    return f"{name}: {', '.join(alike)}" if alike else name
+    return f"{name}: {', '.join(common)}" if common else name
 
 
-def _alike(groups: Groups, key: str) -> bool:
+def _is_common(groups: Groups, key: str) -> bool:
     first = _first(groups).settings.get(key)
     return not key.startswith("method.") and all(
         run.settings.get(key) == first for group in groups.values() for run in group

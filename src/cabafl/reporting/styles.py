@@ -1,19 +1,20 @@
-"""How a method is drawn: the same colour in every picture, told apart in grey by dashes and markers."""
+"""Line styles: a method has the same colour in every figure, and dashes and a marker that distinguish it in grey."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 T = TypeVar("T")
 
-# Hues of Okabe and Ito and of Paul Tol that stay apart for colour-blind readers.
+# From the palettes of Okabe and Ito and of Paul Tol, which colour-blind readers can distinguish.
 COLOURS = ("#D55E00", "#000000", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#999933", "#7F7F7F")
 DASHES = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2), (9, 3), (4, 1.5, 1.5, 1.5, 1.5, 1.5))  # in line widths
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 
 
 class Style(NamedTuple):
-    """Colour, dashes (none: a solid line) and marker."""
+    """Colour, dashes in line widths (empty: a solid line) and matplotlib marker."""
 
     colour: str
     dashes: tuple[float, ...]
@@ -45,26 +46,25 @@ KNOWN = {
 
 
 def styles(labels: Sequence[str]) -> dict[str, Style]:
-    """One style each. "name (setting = value)" keeps the colour of its name and gets dashes and a marker of its own."""
-    given: dict[str, Style] = {}
-    alike: dict[str, int] = {}
+    """Returns a style per label. Labels "name (setting = value)" with the same name share its colour and differ in
+    dashes and marker."""
+    found: dict[str, Style] = {}
+    same_name: Counter[str] = Counter()
     for label in labels:
         name = label.partition(" (")[0]
-        own, number = _of(name), alike.get(name, 0)
-        alike[name] = number + 1
-        given[label] = (
-            own
-            if number == 0
-            else own._replace(dashes=_after(DASHES, own.dashes, number), marker=_after(MARKERS, own.marker, number))
-        )
-    return given
+        style, steps = _style_of(name), same_name[name]
+        same_name[name] += 1
+        dashes, marker = _shifted(DASHES, style.dashes, steps), _shifted(MARKERS, style.marker, steps)
+        found[label] = Style(style.colour, dashes, marker)
+    return found
 
 
-def _of(name: str) -> Style:
+def _style_of(name: str) -> Style:
+    """A fixed style for a known name, otherwise one derived from its checksum."""
     code = crc32(name.encode())
-    other = _style(code % len(COLOURS), code // 10 % len(DASHES), code // 100 % len(MARKERS))
-    return KNOWN.get(name, other)
+    derived = _style(code % len(COLOURS), code // 10 % len(DASHES), code // 100 % len(MARKERS))
+    return KNOWN.get(name, derived)
 
 
-def _after(values: Sequence[T], value: T, steps: int) -> T:
+def _shifted(values: Sequence[T], value: T, steps: int) -> T:
     return values[(values.index(value) + steps) % len(values)]

@@ -1,4 +1,4 @@
-"""What the tables show of the measures, and which value of a column is best."""
+"""Tables of a report: formatted values, with the best value of each column marked."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from cabafl.reporting.measures import Measures, MethodRow, Values, cost_key, speedups
 
 NOT_REACHED = "NA"
-NOTHING = "-"
+NOT_AVAILABLE = "-"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, and whether it is the best of its column."""
+    """The text of a cell, and whether it is the best of its column."""
 
     text: str
     best: bool = False
@@ -19,7 +19,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Text for people; the first column is the method."""
+    """A table for readers; the first column is the method."""
 
     title: str
     headings: list[str]
@@ -31,20 +31,20 @@ class _Column:
     heading: str
     key: str
     show: Callable[[Values], str]
-    better: Callable[[Sequence[float]], float] | None = None  # max, min, or no judgement
+    better: Callable[[Sequence[float]], float] | None = None  # max or min; None: no value is better
 
 
 def tables(measures: Measures) -> list[Table]:
-    """Accuracy, how the methods behave, and what each target costs."""
+    """Returns the tables of accuracy, of behaviour, and of the costs of each target."""
     rows = measures.rows
     costs = [_table(f"To reach {target:g} % accuracy", _costs(target), rows) for target in measures.targets]
     return [_table("Accuracy", _accuracy(measures), rows), _table("Behaviour", _behaviour(), rows), *costs]
 
 
 def speedup_tables(measures: Measures) -> list[Table]:
-    """One table per target that at least two methods reach: so many times sooner is the row's than the column's."""
+    """Returns a table of speed-ups of row over column for each target that at least two methods reach."""
     labels = [row.label for row in measures.rows]
-    made = []
+    found = []
     for target in measures.targets:
         if sum(row.values[cost_key("time", target)] is not None for row in measures.rows) < 2:
             continue
@@ -52,8 +52,8 @@ def speedup_tables(measures: Measures) -> list[Table]:
             [Cell(label), *(Cell(NOT_REACHED if ratio is None else f"{ratio:.2f}") for ratio in ratios)]
             for label, ratios in zip(labels, speedups(measures, target), strict=True)
         ]
-        made.append(Table(f"Speed-up to {target:g} %, row over column", ["method", *labels], rows))
-    return made
+        found.append(Table(f"Speed-up to {target:g} %, row over column", ["method", *labels], rows))
+    return found
 
 
 def _accuracy(measures: Measures) -> list[_Column]:
@@ -83,19 +83,19 @@ def _costs(target: float) -> list[_Column]:
 def _behaviour() -> list[_Column]:
     def fairness(values: Values) -> str:
         value = values["fairness"]
-        return NOTHING if value is None else f"{value:.1e}"
+        return NOT_AVAILABLE if value is None else f"{value:.1e}"
 
     def staleness(values: Values) -> str:
         value = values["mean_staleness"]
-        return NOTHING if value is None else f"{value:.2f}"
+        return NOT_AVAILABLE if value is None else f"{value:.2f}"
 
     return [
         _Column("stability [%]", "stability", _percent("stability"), min),
         _Column("fairness", "fairness", fairness, min),
         _Column("mean staleness", "mean_staleness", staleness),
-        _Column("versions", "versions", _number("versions", 1, NOTHING)),
-        _Column("jobs lost", "jobs_lost", _number("jobs_lost", 1, NOTHING)),
-        _Column("never heard", "never_heard", _number("never_heard", 1, NOTHING)),
+        _Column("versions", "versions", _number("versions", 1, NOT_AVAILABLE)),
+        _Column("jobs lost", "jobs_lost", _number("jobs_lost", 1, NOT_AVAILABLE)),
+        _Column("never heard", "never_heard", _number("never_heard", 1, NOT_AVAILABLE)),
     ]
 
 
@@ -110,7 +110,7 @@ def _table(title: str, columns: Sequence[_Column], rows: Sequence[MethodRow]) ->
 
 
 def _best(values: Sequence[float | None], column: _Column) -> float | None:
-    """Nothing is best where all are equal or nobody else is compared."""
+    """The best value of a column; None if all are equal or there is only one method."""
     known = [value for value in values if value is not None]
     if column.better is None or len(values) < 2 or not known or (len(known) == len(values) and len(set(known)) == 1):
         return None
@@ -120,7 +120,7 @@ def _best(values: Sequence[float | None], column: _Column) -> float | None:
 def _percent(key: str) -> Callable[[Values], str]:
     def show(values: Values) -> str:
         value = values[key]
-        return NOTHING if value is None else f"{100 * value:.2f}"
+        return NOT_AVAILABLE if value is None else f"{100 * value:.2f}"
 
     return show
 
@@ -128,7 +128,7 @@ def _percent(key: str) -> Callable[[Values], str]:
 def _pair(mean: str, deviation: str) -> Callable[[Values], str]:
     def show(values: Values) -> str:
         middle, spread = values[mean], values[deviation]
-        return NOTHING if middle is None or spread is None else f"{100 * middle:.2f} ± {100 * spread:.2f}"
+        return NOT_AVAILABLE if middle is None or spread is None else f"{100 * middle:.2f} ± {100 * spread:.2f}"
 
     return show
 

@@ -1,4 +1,7 @@
-"""What an event log adds up to, and its beginning in detail. Logs are streamed: they may have millions of lines."""
+"""Reads event logs: totals over the whole log, and the jobs of the first seconds.
+
+Logs are streamed, since they may have millions of lines.
+"""
 
 import json
 from collections import Counter
@@ -13,23 +16,23 @@ from cabafl.recording.version_0_1 import translate_event
 
 @dataclass
 class Counts:
-    """Sums over a whole log."""
+    """Totals over a whole log."""
 
     selections: Counter[int] = field(default_factory=Counter)  # device -> dispatches
     staleness: Counter[int] = field(default_factory=Counter)  # staleness -> uploads
-    heard: set[int] = field(default_factory=set)  # devices with an upload
-    losing: set[int] = field(default_factory=set)  # devices with a lost job
-    longest: float = 0.0  # seconds of the longest job as planned at its dispatch
-    end: float = 0.0  # virtual second of the last event
+    with_upload: set[int] = field(default_factory=set)  # devices
+    with_loss: set[int] = field(default_factory=set)  # devices
+    longest: float = 0.0  # seconds of the longest job, as expected at its dispatch
+    end: float = 0.0  # time of the last event
 
     @property
     def never_heard(self) -> set[int]:
-        """Devices that worked and lost it all: restarted again and again, or always too late."""
-        return self.losing - self.heard
+        """Devices that lost every job: always restarted or always too late."""
+        return self.with_loss - self.with_upload
 
 
 class JobSpan(NamedTuple):
-    """One stay of a model on a device; ``lost`` tells why it ended without an upload."""
+    """One job on a device; ``lost`` is the reason why it ended without an upload, or None."""
 
     device: int
     slot: int
@@ -40,15 +43,15 @@ class JobSpan(NamedTuple):
 
 
 @dataclass
-class Beginning:
-    """The first seconds of a run."""
+class FirstSeconds:
+    """Jobs and the times of published models in the first seconds of a run."""
 
     jobs: list[JobSpan] = field(default_factory=list)
     published: list[float] = field(default_factory=list)
 
 
 def count_events(path: Path) -> Counts:
-    """One pass over the log."""
+    """Computes the totals in one pass. Raises `UserError` if the log cannot be read or parsed."""
     counts = Counts()
     for event in read_events(path):
         counts.end = event["time"]
@@ -57,15 +60,16 @@ def count_events(path: Path) -> Counts:
             counts.longest = max(counts.longest, event["due"] - event["time"])
         elif event["event"] == "upload":
             counts.staleness[event["staleness"]] += 1
-            counts.heard.add(event["device"])
+            counts.with_upload.add(event["device"])
         elif event["event"] == "loss":
-            counts.losing.add(event["device"])
+            counts.with_loss.add(event["device"])
     return counts
 
 
-def read_beginning(path: Path, seconds: float) -> Beginning:
-    """Jobs and published models up to this second; what is under way then, or at the run's end, is cut off."""
-    found = Beginning()
+def read_first_seconds(path: Path, seconds: float) -> FirstSeconds:
+    """Reads jobs and published models up to ``seconds``. Jobs still running then, or at the end of the run, end
+    there."""
+    found = FirstSeconds()
     open_jobs: dict[int, tuple[int, int, int, float]] = {}
     now = 0.0
     for event in read_events(path):
@@ -85,8 +89,8 @@ def read_beginning(path: Path, seconds: float) -> Beginning:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Dispatches, uploads, losses, published models and evaluations, in order; what methods add is passed over."""
-    kinds = ("dispatch", "upload", "loss", "publish", "evaluation", "aggregation")  # the last: a publish of 0.1
+    """Yields dispatches, uploads, losses, published models and evaluations in order; skips other events unparsed."""
+    kinds = ("dispatch", "upload", "loss", "publish", "evaluation", "aggregation")  # aggregation: publish in 0.1
     marks = tuple(f'"event":"{kind}"' for kind in kinds)
     line = ""
     try:
@@ -109,7 +113,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
 
 
 def _checked(event: dict[str, Any]) -> dict[str, Any]:
-    """A log that was cut or mended by hand must not end in a traceback."""
+    """Returns the event if its fields have the expected types; a damaged or edited log raises here."""
     for name, kind in (("time", _NUMBER), *_FIELDS.get(event["event"], {}).items()):
         if not isinstance(event[name], kind):
             raise TypeError(f"{name} = {event[name]!r}")

@@ -1,4 +1,4 @@
-"""`cabafl compare`: the grid, what is not repeated, what continues, what fails."""
+"""The grid of a comparison: finished runs are skipped, interrupted ones continue, failures are reported."""
 
 import os
 import signal
@@ -11,9 +11,8 @@ import pytest
 
 from cabafl.comparison import grid
 from cabafl.comparison.grid import GridRun, make_grid
-from cabafl.comparison.variants import ablation_variants, method_variants
+from cabafl.comparison.variants import method_variants
 from cabafl.config import load_experiment
-from cabafl.errors import UserError
 
 QUICK = [
     "data.dataset=synthetic",
@@ -34,7 +33,7 @@ def compare(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_methods_side_by_side_are_not_repeated_and_extended_by_seeds(tmp_path: Path) -> None:
+def test_finished_runs_are_not_repeated_and_seeds_can_be_added(tmp_path: Path) -> None:
     words = [*QUICK, "fedasync.alpha=0.9", "--methods", "cabafl,fedasync"]
     first = compare(tmp_path, *words)
     assert first.returncode == 0, first.stderr
@@ -46,7 +45,7 @@ def test_methods_side_by_side_are_not_repeated_and_extended_by_seeds(tmp_path: P
     stamps = {path: path.stat().st_mtime_ns for path in runs.glob("*/summary.json")}
     second = compare(tmp_path, *words, "--seeds", "2")
     assert second.returncode == 0, second.stderr
-    assert "2 of 4 runs are finished already" in second.stdout
+    assert "2 of 4 runs are already finished" in second.stdout
     assert len(list(runs.glob("*/summary.json"))) == 4
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     third = compare(tmp_path, *QUICK, "fedasync.alpha=0.5", "--methods", "cabafl,fedasync")
@@ -67,7 +66,7 @@ def test_a_killed_comparison_continues(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "out" / "report.html").exists()
-    again = compare(tmp_path, *words)  # at once: the orphaned run still notices, saves a checkpoint and ends
+    again = compare(tmp_path, *words)  # immediately: the orphaned run is still writing its checkpoint
     assert again.returncode == 0, again.stderr
     for name in ("fedavg-seed1", "fedbuff-seed1"):
         for file in ("events.jsonl", "metrics.csv", "model.safetensors"):
@@ -77,22 +76,22 @@ def test_a_killed_comparison_continues(tmp_path: Path) -> None:
 
 def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
     words = [*QUICK, "--methods", "fedavg"]
-    with grid.claimed(tmp_path / "out"):
+    with grid.locked(tmp_path / "out"):
         refused = compare(tmp_path, *words)
         assert refused.returncode == 2
-        assert "--out = out: another comparison is at work there" in refused.stderr
+        assert "--out = out: another comparison is writing here" in refused.stderr
         assert not (tmp_path / "out" / "runs").exists()
     assert compare(tmp_path, *words).returncode == 0
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     refused = compare(tmp_path, *QUICK, "--methods", "fedavg")
     assert refused.returncode == 2
     assert refused.stderr.strip().splitlines() == ["error: --out = out: cannot be written: File exists"]
 
 
-def test_a_failing_run_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failing_run_is_reported_and_the_others_continue(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
         "from cabafl.methods.fedavg import FedAvg\n"
         "class Broken(FedAvg):\n"
@@ -106,7 +105,7 @@ def test_a_failing_run_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     assert "my mistake" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_a_run_that_somebody_stops_is_named(tmp_path: Path) -> None:
+def test_a_run_stopped_by_a_signal_is_reported(tmp_path: Path) -> None:
     words = [*QUICK, "run.virtual_time=1000000", "--methods", "fedavg", "--jobs", "1"]
     command = [*CABAFL, "compare", *words, "--out", "out"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -119,69 +118,40 @@ def test_a_run_that_somebody_stops_is_named(tmp_path: Path) -> None:
     os.kill(int(children[0]), signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "failed: fedavg, seed 1: stopped from outside; the same command continues it" in errors
+    assert "failed: fedavg, seed 1: stopped by a signal; the same command continues it" in errors
 
 
-@pytest.mark.parametrize(("runs", "jobs", "cores"), [(1, 4, [4]), (3, 4, [2, 1, 1]), (2, 5, [3, 2]), (4, 4, [1] * 4)])
-def test_cores_are_shared_out(
-    runs: int, jobs: int, cores: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("count", "jobs", "cores"), [(1, 4, [4]), (3, 4, [2, 1, 1]), (2, 5, [3, 2]), (4, 4, [1] * 4)])
+def test_cores_are_divided_among_the_last_runs(
+    count: int, jobs: int, cores: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = []
 
-    def start(cell: GridRun) -> None:
-        given.append(cell.cores)
-        cell.errors = tmp_path / "log"
-        cell.process = subprocess.Popen([sys.executable, "-c", ""])
+    def start(run: GridRun) -> None:
+        given.append(run.cores)
+        run.log = tmp_path / "log"
+        run.process = subprocess.Popen([sys.executable, "-c", ""])
 
     monkeypatch.setattr(grid, "_start", start)
-    cells = make_grid(load_experiment(None, QUICK), {"fedavg": {"name": "fedavg"}}, range(runs), tmp_path)
-    grid.run_grid(cells, jobs, lambda cells: None)
+    runs = make_grid(load_experiment(None, QUICK), {"fedavg": {"name": "fedavg"}}, range(count), tmp_path)
+    grid.run_grid(runs, jobs, lambda _: None)
     assert given == cores
 
 
-def test_actors_of_a_ray_cluster_are_left_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_ray_actors_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = []
     monkeypatch.setattr("cabafl.comparison.grid.subprocess.Popen", lambda command, **_: commands.append(command))
     for words in (["run.executor=ray", "run.workers=2"], []):
         base = load_experiment(None, [*QUICK, *words])
-        cell = make_grid(base, {"fedavg": {"name": "fedavg"}}, [1], tmp_path)[0]
-        grid._start(cell)
+        run = make_grid(base, {"fedavg": {"name": "fedavg"}}, [1], tmp_path)[0]
+        grid._start(run)
     assert [any(word.startswith("run.workers=") for word in command) for command in commands] == [False, True]
 
 
-def test_all_cells_share_everything_but_the_method(tmp_path: Path) -> None:
+def test_all_runs_share_everything_but_the_method(tmp_path: Path) -> None:
     base = load_experiment(None, QUICK)
-    cells = make_grid(base, method_variants("all", base, []), [1, 2], tmp_path)
-    assert len(cells) == 20
-    first = cells[0].experiment
-    for cell in cells[:10]:
-        assert cell.experiment.model_copy(update={"method": first.method}) == first
-
-
-def test_variants() -> None:
-    base = load_experiment(None, ["method.k=7"])
-    assert method_variants("paper", base, [])["cabafl"] == {"name": "cabafl", "k": 7}
-    assert ablation_variants(base)["conf4"] == {"name": "cabafl", "k": 7, "l1_cache": False}
-    with pytest.raises(UserError, match="did you mean 'fedavg'"):
-        method_variants("cabafl,fedavgg", base, [])
-    with pytest.raises(UserError, match="two methods called Mine"):
-        method_variants("one:Mine,two:Mine", base, [])
-    with pytest.raises(UserError, match="not compared"):
-        method_variants("cabafl", base, ["fedsa.tau0=3"])
-
-
-def test_observations_on_synthetic_data(tmp_path: Path) -> None:
-    command = [*CABAFL, "observe", "data.dataset=synthetic", "model.name=mlp", "--draws", "3", "--epochs", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "observations.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(("out", "accepted"), [("none/x.png", "a folder that exists"), ("x.txt", "ends in .png, .svg")])
-def test_a_picture_that_cannot_be_written_is_told_before_the_work(out: str, accepted: str, tmp_path: Path) -> None:
-    for command in (["observe", "data.dataset=no such data"], ["data", "show", "no such data"]):
-        words = [*CABAFL, *command, "--out", out]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 2
-        assert f"--out = {out}" in done.stderr
-        assert accepted in done.stderr
+    runs = make_grid(base, method_variants("all", base, []), [1, 2], tmp_path)
+    assert len(runs) == 20
+    first = runs[0].experiment
+    for run in runs[:10]:
+        assert run.experiment.model_copy(update={"method": first.method}) == first

@@ -1,0 +1,18 @@
+"""Arguments and options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ExperimentFile = Annotated[Path | None, typer.Argument(help="Experiment file (TOML); default: the built-in defaults.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Settings as section.key=value, e.g. data.beta=0.1; they override the file.", metavar="[KEY=VALUE]..."
+    ),
+]
+Targets = Annotated[
+    str | None, typer.Option(help="Target accuracies in percent, e.g. 40,45; default: chosen from the curves.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors.")]

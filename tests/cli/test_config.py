@@ -1,0 +1,24 @@
+"""`cabafl config`: what it prints is a valid experiment file."""
+
+from pathlib import Path
+
+from tests.cli.program import cabafl
+
+
+def test_printed_configuration_is_a_working_file(tmp_path: Path) -> None:
+    done = cabafl("config", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "all.toml").write_text(done.stdout)
+    again = cabafl("config", "all.toml", cwd=tmp_path)
+    assert again.stdout == done.stdout
+    changed = cabafl("config", "all.toml", "method.k=7", 'fleet.tiers="config2"', cwd=tmp_path)
+    assert "k = 7" in changed.stdout
+    assert 'tiers = "config2"' in changed.stdout
+
+
+def test_a_key_set_to_none_is_written_and_read_back(tmp_path: Path) -> None:
+    done = cabafl("config", "run.max_dispatches=5", cwd=tmp_path)
+    assert 'virtual_time = "none"' in done.stdout
+    (tmp_path / "all.toml").write_text(done.stdout)
+    again = cabafl("config", "seed=1", "all.toml", cwd=tmp_path)
+    assert again.stdout == done.stdout

@@ -1,0 +1,27 @@
+"""Lists and help texts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+
+from cabafl.cli.main import app
+from tests.cli.program import cabafl
+
+
+@pytest.mark.parametrize("command", [["methods"], ["models"], ["data", "list"], ["--help"], ["bench", "--help"]])
+def test_lists(command: list[str], tmp_path: Path) -> None:
+    done = cabafl(*command, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "cabafl" in done.stdout or "cnn" in done.stdout
+
+
+def test_help_explains_every_argument_and_option() -> None:
+    def silent(command: click.Command, name: str) -> Iterator[str]:
+        yield from (f"{name}: {each.name}" for each in command.params if not getattr(each, "help", None))
+        for inner, below in getattr(command, "commands", {}).items():
+            yield from silent(below, f"{name} {inner}")
+
+    assert list(silent(typer.main.get_command(app), "cabafl")) == []

@@ -1,0 +1,56 @@
+"""`cabafl report`, and the reports that other commands write."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cabafl.cli.report import parse_targets, report, write_report
+from cabafl.errors import UserError
+from tests.reporting.sample_runs import write_run
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take most of the time of a report."""
+    monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda runs: [])
+
+
+def command(*words: str) -> tuple[int, str, BaseException | None]:
+    app = typer.Typer()
+    app.command()(report)
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.output, result.exception
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_command_prints_tables_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs/a")
+    write_run(tmp_path / "runs/b", finished=False, seed=2)
+    code, output, _ = command("runs", "--targets", "40,45")
+    assert code == 0
+    assert "To reach 45 % accuracy" in output
+    assert "Report: report/report.html" in output
+    assert "runs/b: not finished" in (tmp_path / "report/report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_labelled_folders_make_a_quiet_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run")
+    write_report({folder: "mine"}, tmp_path / "out", None, quiet=True, notes=["one run failed"])
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "out/table.csv").read_text().splitlines()[1].startswith("mine,")
+    assert "one run failed" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["", "x", "40,,45", "0", "101", "nan"])
+def test_wrong_targets_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--targets"):
+        parse_targets(text)
+
+
+def test_right_targets_are_numbers() -> None:
+    assert parse_targets("40, 45.5") == [40, 45.5]
+    assert parse_targets(None) is None

@@ -1,0 +1,69 @@
+"""`cabafl run`: output, settings, the user's own code, and Ctrl-C."""
+
+import gzip
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from tests.cli.program import CABAFL, QUICK, cabafl
+
+
+def test_run_prints_a_table_and_the_curve_without_colour(tmp_path: Path) -> None:
+    done = cabafl("run", *QUICK, "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "best 10-evaluation window" in done.stdout
+    assert "curve.png" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert (tmp_path / "here" / "summary.json").exists()
+    assert (tmp_path / "here" / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_quiet_run_of_a_file_with_an_override(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text('seed = 3\n[data]\ndataset = "synthetic"\ndevices = 10\n[model]\nname = "mlp"\n')
+    done = cabafl("run", "e.toml", "run.virtual_time=20", "--quiet", "--out", "here", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "here" / "summary.json").read_text())["seed"] == 3
+
+
+def test_own_model_and_method_are_imported_from_the_working_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "from cabafl.methods.fedavg import FedAvg\n"
+        "class Mine(FedAvg):\n    name = 'mine'\n"
+        "def net(shape, classes):\n    return nn.Sequential(nn.Linear(shape[0], classes))\n"
+    )
+    done = cabafl("run", *QUICK, "model.name=mine:net", "method.name=mine:Mine", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_interrupt_leaves_a_readable_folder_without_a_summary(tmp_path: Path) -> None:
+    words = ["run", *QUICK, "run.virtual_time=1000000", "--out", "here"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([*CABAFL, *words], cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
+    metrics = tmp_path / "here" / "metrics.csv"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_text().count("\n") > 4) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "cabafl resume here" in output
+    assert not (tmp_path / "here" / "summary.json").exists()
+    assert (tmp_path / "here" / "curve.png").exists()
+    events = (tmp_path / "here" / "events.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["event"] for line in events)
+
+
+def test_shakespeare_roles_with_the_lstm(tmp_path: Path) -> None:
+    text = "To be, or not to be, that is the question: whether 'tis nobler in the mind to suffer the slings. " * 6
+    roles = {f"hamlet__ROLE_{i}": [text, text] for i in range(4)}
+    with gzip.open(tmp_path / "roles.json.gz", "wt") as file:
+        json.dump(roles, file)
+    settings = ["data.dataset=shakespeare", "data.root=roles.json.gz", "data.partition=natural", "model.name=lstm"]
+    limits = ["data.train_limit=200", "data.test_limit=20", "run.max_dispatches=2", "training.epochs=1"]
+    done = cabafl("run", *settings, *limits, "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
