@@ -12,32 +12,32 @@ from cabafl.cli.console import console
 from cabafl.cli.run import new_folder, read, stoppable, summary_table, warn
 from cabafl.errors import UserError
 
-app = typer.Typer(help="Real devices, through Flower (pip install 'cabafl\\[deploy]').", no_args_is_help=True)
+app = typer.Typer(help="Run on real devices, through Flower (pip install 'cabafl\\[deploy]').", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Real devices, through Flower (pip install 'cabafl\\[deploy]')."""
+    """Run on real devices, through Flower (pip install 'cabafl\\[deploy]')."""
 
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The fleet folder: new or empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The fleet folder; new or empty unless --add.")],
     devices: Annotated[int | None, typer.Option(help="Number of devices; default: 10.")] = None,
     name: Annotated[list[str] | None, typer.Option(help="DNS name of the server; may be repeated.")] = None,
     ip: Annotated[list[str] | None, typer.Option(help="IP address of the server; may be repeated.")] = None,
     port: Annotated[int | None, typer.Option(help="Public port; default: 9092.")] = None,
-    listen: Annotated[str | None, typer.Option(help="Address of the public port; default: 0.0.0.0.")] = None,
-    superlink_port: Annotated[int | None, typer.Option(help="SuperLink's port on loopback; default: 9093.")] = None,
+    listen: Annotated[str | None, typer.Option(help="IP address the public port listens on; default: 0.0.0.0.")] = None,
+    superlink_port: Annotated[int | None, typer.Option(help="SuperLink's port, loopback only; default: 9093.")] = None,
     upload_limit: Annotated[
-        int | None, typer.Option(help="Largest request in MiB; Flower sends arrays in pieces of 5; default: 8.")
+        int | None, typer.Option(help="Largest request in MiB, more than 5 (Flower's chunk size); default: 8.")
     ] = None,
     home: Annotated[
-        str | None, typer.Option(help="Where fleet and environment will be installed; default: /opt/cabafl.")
+        str | None, typer.Option(help="Folder on server and devices for fleet and venv; default: /opt/cabafl.")
     ] = None,
-    add: Annotated[int | None, typer.Option(help="Add so many devices to an existing fleet.")] = None,
+    add: Annotated[int | None, typer.Option(help="Add this many devices to an existing fleet.")] = None,
 ) -> None:
-    """Make certificates, keys, configuration and units for a fleet of devices."""
+    """Make a fleet folder: certificates, keys, configuration and systemd units."""
     given: dict[str, Any] = {
         "name": name,
         "ip": ip,
@@ -50,7 +50,7 @@ def init(
     given = {key: value for key, value in given.items() if value not in (None, [])}
     if add is not None:
         if given or devices is not None:
-            raise UserError(f"--add = {add}: goes with no other option; the fleet keeps its settings")
+            raise UserError(f"--add = {add}: cannot be combined with other options; the fleet keeps its settings")
         _add(folder, add)
     else:
         _make(folder, given, 10 if devices is None else devices)
@@ -64,7 +64,7 @@ def server(
     out: Annotated[Path | None, typer.Option(help="The run folder; default: DIR/state/run.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Run an experiment on the fleet; started again, it goes on where it was. The SuperLink has to be running."""
+    """Run an experiment on the fleet, or continue an interrupted one. The SuperLink must be running."""
     from cabafl.deployment.flower.version import require_flower
 
     require_flower()
@@ -85,10 +85,10 @@ def server(
 
 @app.command()
 def device(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The device's folder, or with --id the fleet folder.")],
-    number: Annotated[int | None, typer.Option("--id", help="Which device of a fleet folder.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The device's folder, or the fleet folder with --id.")],
+    number: Annotated[int | None, typer.Option("--id", help="ID of a device in the fleet folder.")] = None,
 ) -> None:
-    """Take part as a device, until stopped."""
+    """Run as a device until stopped."""
     from cabafl.deployment.flower.version import require_flower
 
     require_flower()
@@ -105,7 +105,7 @@ def device(
             raise UserError(f"--id = {number}: no such device; accepted: {', '.join(map(str, folders)) or 'none'}")
         folder = folders[number]
     own = Device.load(folder)
-    sys.path.insert(0, str(own.folder))  # a loader of the user's own may lie beside device.toml
+    sys.path.insert(0, str(own.folder))  # the user's data loader may be next to device.toml
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     answer(
@@ -120,9 +120,9 @@ def device(
 @app.command()
 def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The fleet folder, on the server.")],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Show the devices, who holds which model, and when they were last heard of."""
+    """Show each device, the model it holds, and its last answer."""
     import json
 
     from cabafl.deployment.folder.layout import FleetFolder
@@ -140,11 +140,11 @@ def local(
     file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML); without it, the defaults.")] = None,
     settings: Annotated[list[str] | None, typer.Argument(help="section.key=value", metavar="[KEY=VALUE]...")] = None,
     devices: Annotated[int, typer.Option(min=1, max=1000, help="Number of device processes.")] = 10,
-    out: Annotated[Path | None, typer.Option(help="A folder for fleet, logs and run.")] = None,
-    time_scale: Annotated[float, typer.Option(min=0.01, help="So many times faster than the tiers say.")] = 5.0,
+    out: Annotated[Path | None, typer.Option(help="Folder for fleet, logs and run.")] = None,
+    time_scale: Annotated[float, typer.Option(min=0.01, help="Divides the job times of the tiers.")] = 5.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Run a whole fleet on this machine: real processes, real TCP, TLS and keys; slow devices are imitated."""
+    """Run a whole fleet on this machine: real processes, TCP, TLS and keys; slow devices are imitated."""
     from cabafl.deployment.flower.version import require_flower
 
     require_flower()
@@ -164,7 +164,7 @@ def _show(summary: dict[str, Any] | None, path: Path, quiet: bool) -> None:
     if quiet:
         return
     if summary is None:
-        console.print(f"{path}: this run is complete already.", soft_wrap=True)
+        console.print(f"{path}: this run is already complete.", soft_wrap=True)
         return
     console.print(summary_table(summary))
     console.print(f"Learning curve: {path}/curve.png; report: cabafl report {path}", soft_wrap=True)
@@ -179,10 +179,10 @@ def _show_status(found: dict[str, Any]) -> None:
     console.print(
         f"{found['method']}: {found['state']}, {found['seconds']:,.0f} s of {found['wall_time'] or '-'}; version "
         f"{found['version']}, accuracy {accuracy}, {found['uploads']} uploads, jobs lost: {losses}.\n"
-        f"The server wrote this {now - found['updated']:,.0f} s ago. Run folder: {found['run']}",
+        f"Written by the server {now - found['updated']:,.0f} s ago. Run folder: {found['run']}",
         soft_wrap=True,
     )
-    table = Table("device", "online", "samples", "holds model", "job", "since", "last heard of", "jobs so far")
+    table = Table("device", "online", "samples", "model", "job", "job age", "last answer", "jobs so far")
     for line in found["devices"]:
         since = "-" if line["since"] is None else f"{found['seconds'] - line['since']:,.0f} s"
         seen = "never" if line["seen"] is None else f"{now - line['seen']:,.0f} s ago"
@@ -211,7 +211,7 @@ def _make(folder: Path, given: dict[str, Any], devices: int) -> None:
         given |= _ask()
     fleet = make_fleet(folder, validated(FleetSettings, given), devices)
     console.print(
-        f"FleetFolder of {devices} devices, server {fleet.settings.address}: {folder}\nNext: {folder / 'README.md'}",
+        f"Fleet of {devices} devices, server {fleet.settings.address}: {folder}\nNext: {folder / 'README.md'}",
         soft_wrap=True,
     )
 
@@ -228,7 +228,7 @@ def _add(folder: Path, count: int) -> None:
 
 
 def _ask() -> dict[str, list[str]]:
-    words = typer.prompt("Names and IP addresses under which devices reach the server").replace(",", " ").split()
+    words = typer.prompt("DNS names and IP addresses under which devices reach the server").replace(",", " ").split()
     answer: dict[str, list[str]] = {}
     for word in words:
         try:
