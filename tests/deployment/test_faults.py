@@ -235,8 +235,8 @@ def test_the_simulator_repeats_a_deployed_run(beds: MakeBed, method: str, settin
     bed = beds(5, 0.4)
     for number in range(5):
         bed.device(number)
-    bed.serve(f"method.name={method}", *settings, "fleet.slots=2", "run.wall_time=30")
-    events = bed.end(120)
+    bed.serve(f"method.name={method}", *settings, "fleet.slots=2", "run.max_dispatches=60")  # however long that takes
+    events = bed.end(300)
     again = simulated(bed.path / "run", events)
     assert sum(event["event"] == "publish" for event in events) > 3
     assert decisions(again) == decisions(events)

@@ -1,4 +1,4 @@
-"""What the server tells a device when it joins: the task, and how to choose its samples."""
+"""What the server sends to a device that joins: the task, and which data set and partition to use."""
 
 import json
 from typing import Annotated

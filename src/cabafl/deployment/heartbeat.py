@@ -1,4 +1,4 @@
-"""Heartbeats, sent from a thread of their own."""
+"""Heartbeats, sent from a separate thread."""
 
 import logging
 import threading

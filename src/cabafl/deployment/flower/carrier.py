@@ -11,7 +11,7 @@ from cabafl.methods.base import FeatureKind, Job, Weights
 
 UNAVAILABLE = 3  # Flower's error codes of replies: fetched by an earlier server, or expired
 MALFORMED = 0
-REPLY_OVERHEAD = 100_000  # bytes of a reply beside its weights
+REPLY_OVERHEAD = 100_000  # bytes of a reply besides its weights
 UNDELIVERABLE = "undeliverable-"  # prefix of our IDs for messages to nodes unknown to the network
 
 
@@ -68,7 +68,7 @@ class FlowerCarrier:
         return self._push(node, wire.HELLO, wire.encode_greeting(self.greeting))
 
     def send(self, node: int, job: Job) -> str:
-        """See `Carrier`. Slot, version and earlier devices are not sent: a device cannot tell where a model was."""
+        """See `Carrier`. Slot, version and earlier devices are not sent: a job does not reveal where its model was."""
         return self._push(node, wire.TRAIN, wire.encode_job(TrainingJob(job.number, job.weights, job.objective)))
 
     def ask(self, node: int, weights: Weights, kind: FeatureKind) -> str:

@@ -34,7 +34,7 @@ from cabafl.errors import UserError
 
 HEARTBEAT = 5.0  # seconds; the SuperLink ends a run after a minute without one
 SETTLE_TIME = 2 * RETRY_CAP + 2.0  # seconds after an outage until all devices have reported to the SuperLink again
-EXTRA_PARTS = 16  # parts of a reply beside its array chunks
+EXTRA_PARTS = 16  # parts of a reply besides its array chunks
 
 
 def open_grid(link: Link, max_bytes: int) -> "FleetGrid":

@@ -162,7 +162,7 @@ class Dispatcher:
                 self._greet(self._node[flight.device])
 
     def _greet(self, node: int) -> None:
-        """Asks a device to join. Its answer also tells whether it is still the process that got its job."""
+        """Asks a device to join. The answer also shows whether the process that got its job is still running."""
         device = self._device[node]
         self._greeted_at[device] = self.clock()
         flight = self.engine.flight_of(device)
@@ -214,7 +214,7 @@ class Dispatcher:
         elif isinstance(content, Trouble) and content.reason == "unknown":
             self._send_again(number, flight.abandoned, now)
         else:
-            self._regreet.add(self._node[flight.device])  # a restarted process must be told the experiment again
+            self._regreet.add(self._node[flight.device])  # a restarted process needs the greeting again
             self._give(Failed(now, number, _reason(content)))
             self.warn(f"device {flight.device}: job {number} lost: {_text(content)}")
 
