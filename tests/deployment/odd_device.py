@@ -1,7 +1,7 @@
 """A device process that behaves oddly: ``python -m tests.deployment.odd_device FOLDER HOW``.
 
-It joins and tells its features as any other; jobs it answers with NaN (``nan``), with one number too many (``layout``),
-or never (``silent``).
+It joins and reports features like any other device, but answers jobs with NaN (``nan``), with one number too many
+(``layout``), or never (``silent``).
 """
 
 import logging
@@ -21,12 +21,12 @@ from cabafl.deployment.messages import TrainingReply
 
 
 class OddDevice(Participant):
-    """Odd about its jobs only."""
+    """Behaves oddly for jobs only."""
 
     how = ""
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Never a proper upload."""
+        """Never returns a valid upload."""
         if message.metadata.message_type != wire.TRAIN:
             return super().__call__(message, context)
         job = wire.decode_job(message.content, self._length())

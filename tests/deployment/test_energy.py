@@ -1,4 +1,4 @@
-"""Energy of a job from files like those of real boards."""
+"""Energy of a job, measured from files like those of real boards."""
 
 import time
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_rapl_counters_are_added_and_may_wrap(tmp_path: Path) -> None:
     folder = tmp_path / "class/powercap"
     first = put(folder / "intel-rapl:0/energy_uj", 1_000_000)
     second = put(folder / "intel-rapl:1/energy_uj", 9_000_000)
-    put(folder / "intel-rapl:0:0/energy_uj", 5)  # a part of package 0: not counted again
+    put(folder / "intel-rapl:0:0/energy_uj", 5)  # part of package 0: not counted twice
     for package in (0, 1):
         put(folder / f"intel-rapl:{package}/max_energy_range_uj", 10_000_000)
     meter = find_meter(20.0, tmp_path)
@@ -37,7 +37,7 @@ def test_rapl_counters_are_added_and_may_wrap(tmp_path: Path) -> None:
     assert meter.joules(work) == pytest.approx(2.5 + 1.5)
 
 
-def test_counters_that_cannot_be_read_are_no_counters(tmp_path: Path) -> None:
+def test_unreadable_counters_are_not_used(tmp_path: Path) -> None:
     put(tmp_path / "class/powercap/intel-rapl:0/max_energy_range_uj", 10)
     (tmp_path / "class/powercap/intel-rapl:0/energy_uj").mkdir()
     assert "configured" in find_meter(5.0, tmp_path).source
@@ -58,7 +58,7 @@ def test_jetson_power_is_integrated_over_time(kind: str, tmp_path: Path) -> None
     assert 4.0 * 0.35 <= joules <= 4.0 * (time.perf_counter() - began)
 
 
-def test_the_sampling_ends_when_the_work_fails(tmp_path: Path) -> None:
+def test_sampling_ends_when_the_work_fails(tmp_path: Path) -> None:
     put(tmp_path / "bus/i2c/drivers/ina3221x/6-0040/iio:device0/in_power0_input", 4_000)
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""What the server makes of replies, whole, late, forged or too large, without a SuperLink."""
+"""How the server handles complete, late, forged and oversized replies, without a SuperLink."""
 
 import hashlib
 import json
@@ -18,8 +18,8 @@ from flwr.common.serde import message_to_proto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from cabafl.deployment import wire
-from cabafl.deployment.flower.grid import GRACE, FleetGrid
-from cabafl.deployment.flower.internals import Arrival, Halted, Patience, Refused, RunConnection, UploadLost
+from cabafl.deployment.flower.grid import SETTLE_TIME, FleetGrid
+from cabafl.deployment.flower.internals import Arrival, Halted, Refused, Retrier, RunConnection, UploadLost
 from cabafl.deployment.messages import TrainingReply
 from cabafl.errors import UserError
 
@@ -41,7 +41,7 @@ def metadata(reply_to: str = "job-1") -> Metadata:
 
 
 class Superlink:
-    """Stands in for the connection: replies by the message they answer, parts by id (None: not yet uploaded)."""
+    """Replaces the connection: replies by the message they answer, parts by ID (None: not uploaded yet)."""
 
     def __init__(self) -> None:
         self.replies: dict[str, Arrival] = {}
@@ -50,7 +50,7 @@ class Superlink:
         self.confirmed: list[str] = []
 
     def put(self, reply: Message, parts: dict[str, bytes] | None = None, says: Message | None = None) -> None:
-        """A reply arrives; ``says`` is what the device told the SuperLink about it."""
+        """Adds a reply; ``says`` is the message whose metadata the device gave to the SuperLink."""
         if parts is None:
             parts = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}
         envelope = message_to_proto(remove_content_from_message(says or reply))
@@ -81,13 +81,13 @@ def superlink() -> Superlink:
 
 
 @pytest.fixture
-def patience() -> Patience:
-    return Patience()
+def retrier() -> Retrier:
+    return Retrier()
 
 
 @pytest.fixture
-def grid(superlink: Superlink, patience: Patience) -> Iterator[FleetGrid]:
-    made = FleetGrid(cast(RunConnection, superlink), patience, MAX_BYTES)
+def grid(superlink: Superlink, retrier: Retrier) -> Iterator[FleetGrid]:
+    made = FleetGrid(cast(RunConnection, superlink), retrier, MAX_BYTES)
     yield made
     made.close()
 
@@ -105,7 +105,7 @@ def test_reply_is_delivered_once_and_forgotten(superlink: Superlink, grid: Fleet
     assert grid.pull_messages(["job-2"]) == []
 
 
-def test_a_reply_on_its_way_keeps_nobody_waiting(superlink: Superlink, grid: FleetGrid) -> None:
+def test_an_incomplete_reply_does_not_delay_others(superlink: Superlink, grid: FleetGrid) -> None:
     superlink.put(answer("job-1"))
     [piece] = [name for name, part in superlink.parts.items() if part and part.startswith(b"ConfigRecord")]
     late, superlink.parts[piece] = superlink.parts[piece], None
@@ -119,7 +119,7 @@ def test_a_reply_on_its_way_keeps_nobody_waiting(superlink: Superlink, grid: Fle
     assert second.metadata.reply_to_message_id == "job-1"
 
 
-def test_upload_that_never_ends_is_an_error(superlink: Superlink, grid: FleetGrid) -> None:
+def test_an_unfinished_upload_is_an_error(superlink: Superlink, grid: FleetGrid) -> None:
     superlink.put(answer())
     superlink.parts.clear()
     [reply] = grid.pull_messages(["job-1"])
@@ -139,7 +139,7 @@ def test_a_device_cannot_answer_for_another(superlink: Superlink, grid: FleetGri
     assert reply.metadata.reply_to_message_id == "job-1"
 
 
-def test_too_large_is_refused_before_all_of_it_is_here(superlink: Superlink, grid: FleetGrid) -> None:
+def test_a_large_reply_is_refused_before_it_is_complete(superlink: Superlink, grid: FleetGrid) -> None:
     superlink.put(answer(length=3_000_000))
     [reply] = grid.pull_messages(["job-1"])
     assert reply.error.code == 0
@@ -152,7 +152,7 @@ def test_too_many_parts(superlink: Superlink, grid: FleetGrid) -> None:
     assert "too many parts" in str(reply.error.reason)
 
 
-def test_one_piece_named_a_million_times_fills_no_memory(superlink: Superlink, grid: FleetGrid) -> None:
+def test_a_chunk_listed_many_times_does_not_fill_the_memory(superlink: Superlink, grid: FleetGrid) -> None:
     content = RecordDict({"a": ArrayRecord([np.zeros(4, np.float32)])})
     message = make_message(metadata(), content=content)
     parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
@@ -175,21 +175,21 @@ def test_junk_is_an_error_reply(superlink: Superlink, grid: FleetGrid, junk: byt
     assert str(reply.error.reason).startswith("malformed")
 
 
-def test_a_whole_message_of_another_kind_is_an_error_reply(superlink: Superlink, grid: FleetGrid) -> None:
+def test_a_complete_object_of_another_kind_is_an_error_reply(superlink: Superlink, grid: FleetGrid) -> None:
     superlink.put(answer(), {name: part.deflate() for name, part in get_all_nested_objects(RecordDict()).items()})
     [reply] = grid.pull_messages(["job-1"])
     assert reply.error.reason == "malformed reply: not a message"
 
 
-def test_nothing_is_asked_right_after_an_outage(
-    superlink: Superlink, patience: Patience, grid: FleetGrid, monkeypatch: pytest.MonkeyPatch
+def test_no_replies_are_pulled_right_after_an_outage(
+    superlink: Superlink, retrier: Retrier, grid: FleetGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
     monkeypatch.setattr("cabafl.deployment.flower.grid.time.monotonic", lambda: now)
-    patience.outage_ended = 999.0
+    retrier.outage_ended = 999.0
     superlink.put(answer())
     assert grid.pull_messages(["job-1"]) == []
-    now += GRACE
+    now += SETTLE_TIME
     assert len(grid.pull_messages(["job-1"])) == 1
 
 
@@ -198,7 +198,7 @@ def status(code: int) -> httpx.HTTPStatusError:
     return httpx.HTTPStatusError("", request=request, response=httpx.Response(code, request=request))
 
 
-def test_lost_connections_are_waited_out(patience: Patience) -> None:
+def test_lost_connections_are_waited_out(retrier: Retrier) -> None:
     errors: list[Exception] = [httpx.ConnectError("refused"), httpx.ReadError("reset"), status(503), status(500)]
 
     def call(value: int) -> int:
@@ -206,22 +206,22 @@ def test_lost_connections_are_waited_out(patience: Patience) -> None:
             raise errors.pop(0)
         return value
 
-    assert patience.invoke(call, 3) == 3
-    assert patience.outage_ended is not None
+    assert retrier.invoke(call, 3) == 3
+    assert retrier.outage_ended is not None
 
 
 def raising(error: Exception) -> None:
     raise error
 
 
-def test_refusals_are_not_repeated(patience: Patience) -> None:
+def test_refusals_are_not_repeated(retrier: Retrier) -> None:
     with pytest.raises(Refused, match="401"):
-        patience.invoke(raising, status(401))
+        retrier.invoke(raising, status(401))
     with pytest.raises(UserError, match="certificate"):
-        patience.invoke(raising, httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"))
+        retrier.invoke(raising, httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"))
 
 
-def test_stop_ends_the_waiting(patience: Patience) -> None:
-    threading.Timer(0.2, patience.stop.set).start()
+def test_stop_ends_the_waiting(retrier: Retrier) -> None:
+    threading.Timer(0.2, retrier.stop.set).start()
     with pytest.raises(Halted):
-        patience.invoke(raising, httpx.ConnectError("refused"))
+        retrier.invoke(raising, httpx.ConnectError("refused"))

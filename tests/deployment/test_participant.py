@@ -1,4 +1,4 @@
-"""A device without a network: what it answers, what it refuses, and that nothing more leaves it."""
+"""A device without a network: what it answers, what it refuses, and that nothing else leaves it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_features_are_those_of_the_simulator(tmp_path: Path, kind: FeatureKind) 
 
 
 def test_all_that_leaves_a_device(tmp_path: Path) -> None:
-    """Weights, size, features, time, energy: every field of every reply is named here."""
+    """Weights, size, features, time, energy: this test lists every field of every reply."""
     device, greeting = joined(tmp_path)
     weights = np.zeros(greeting.weights, dtype=np.float32)
     hello = device(message(wire.HELLO, wire.encode_greeting(greeting.text())), CONTEXT)
@@ -82,7 +82,7 @@ def test_all_that_leaves_a_device(tmp_path: Path) -> None:
     ]
 
 
-def test_noise_on_features_cannot_be_repeated(tmp_path: Path) -> None:
+def test_noise_on_features_differs_every_time(tmp_path: Path) -> None:
     device, greeting = joined(tmp_path, "privacy.feature_clip=1.0", "privacy.feature_noise=0.5")
     query = wire.encode_feature_query(FeatureQuery(np.zeros(greeting.weights, dtype=np.float32), "labels"))
     one, other = (wire.decode_features(device(message(wire.FEATURES, query), CONTEXT).content, 10) for _ in range(2))
@@ -91,9 +91,9 @@ def test_noise_on_features_cannot_be_repeated(tmp_path: Path) -> None:
 
 def test_a_device_runs_no_code_the_server_names(tmp_path: Path) -> None:
     device, greeting = joined(tmp_path)
-    foreign = greeting.model_copy(update={"model": "os:system"})
-    with pytest.raises(UserError, match="the server names code of its own; accepted: the models of `cabafl models`"):
-        device.join(foreign)
+    foreign = greeting.task.model_copy(update={"model": "os:system"})
+    with pytest.raises(UserError, match="model = 'os:system': not a built-in model; accepted: the models of `cabafl"):
+        device.join(greeting.model_copy(update={"task": foreign}))
 
 
 def test_a_device_reads_no_file_the_server_names(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_job_before_the_greeting_is_refused(tmp_path: Path) -> None:
         ("not json", "Expecting value"),
     ],
 )
-def test_greetings_that_are_none(tmp_path: Path, text: str, complaint: str) -> None:
+def test_texts_that_are_not_greetings(tmp_path: Path, text: str, complaint: str) -> None:
     device = Participant(Device(tmp_path, "server:1", WHO, WHO))
     with pytest.raises((UserError, ValueError, TypeError), match=complaint):
         device(message(wire.HELLO, wire.encode_greeting(text)), CONTEXT)
@@ -138,7 +138,7 @@ def wrong_labels() -> tuple[Any, Any]:
     return np.zeros((1, 1, 28, 28), dtype=np.uint8), np.array([10])
 
 
-def test_data_of_the_users_own(tmp_path: Path) -> None:
+def test_a_loader_of_the_user(tmp_path: Path) -> None:
     device, greeting = joined(tmp_path, data=f"{__name__}:own_samples")
     assert device.samples == 4  # type: ignore[attr-defined]
     weights = np.zeros(greeting.weights, dtype=np.float32)
@@ -149,17 +149,17 @@ def test_data_of_the_users_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("wrong_shape", r"gives shapes \(4, 28, 28\) and \(4,\); accepted: n x \(1, 28, 28\) and n labels"),
+        ("wrong_shape", r"returns shapes \(4, 28, 28\) and \(4,\); accepted: n x \(1, 28, 28\) and n labels"),
         ("wrong_labels", "labels from 10 to 10; accepted: 0 to 9"),
         ("missing", "cannot be used: module"),
     ],
 )
-def test_data_of_the_users_own_that_does_not_fit(tmp_path: Path, name: str, complaint: str) -> None:
+def test_a_loader_with_wrong_samples_is_refused(tmp_path: Path, name: str, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         joined(tmp_path, data=f"{__name__}:{name}")
 
 
-def test_a_place_beyond_the_partition_is_refused(tmp_path: Path) -> None:
+def test_a_partition_id_out_of_range_is_refused(tmp_path: Path) -> None:
     device, greeting = joined(tmp_path)
     device.device = replace(device.device, partition=DEVICES)
     device.greeting = None

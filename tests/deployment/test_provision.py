@@ -1,4 +1,4 @@
-"""The fleet folder: certificates that verify, keys nobody else reads, one line for wrong input."""
+"""The fleet folder: certificates that verify, private keys, one-line errors for wrong input."""
 
 import ipaddress
 import os
@@ -44,14 +44,14 @@ def certificate(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-def test_private_keys_are_the_owners_alone(fleet: FleetFolder) -> None:
+def test_private_keys_are_readable_by_their_owner_only(fleet: FleetFolder) -> None:
     keys = list(fleet.path.rglob("*.key"))
     assert len(keys) == 4
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in (fleet.path, fleet.state)} == {0o700}
 
 
-def test_the_server_is_named_as_asked_and_on_loopback(fleet: FleetFolder) -> None:
+def test_the_certificate_has_the_given_names_and_loopback(fleet: FleetFolder) -> None:
     extensions = certificate(fleet.path / "server.crt").extensions
     names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["server.example.org", "backup.example.org", "localhost"]
@@ -61,7 +61,7 @@ def test_the_server_is_named_as_asked_and_on_loopback(fleet: FleetFolder) -> Non
     assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
-def test_the_certificate_is_signed_by_the_authority_which_signs_nothing_further(fleet: FleetFolder) -> None:
+def test_the_certificate_is_signed_by_a_ca_that_cannot_sign_further_cas(fleet: FleetFolder) -> None:
     authority = certificate(fleet.path / "ca.crt")
     certificate(fleet.path / "server.crt").verify_directly_issued_by(authority)
     constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints)
@@ -70,7 +70,7 @@ def test_the_certificate_is_signed_by_the_authority_which_signs_nothing_further(
 
 
 @pytest.mark.parametrize(("name", "accepted"), [("server.example.org", True), ("127.0.0.1", True), ("evil.org", False)])
-def test_a_strict_client_accepts_the_certificate_under_its_names_only(
+def test_a_strict_client_accepts_the_certificate_for_its_names_only(
     fleet: FleetFolder, name: str, accepted: bool
 ) -> None:
     client = ssl.create_default_context(cafile=fleet.path / "ca.crt")
@@ -110,12 +110,12 @@ def test_a_fleet_reads_back_as_made(fleet: FleetFolder) -> None:
     assert FleetSettings(ip=("2001:db8::7",)).address == "[2001:db8::7]:9092"
 
 
-def test_nothing_is_left_to_fill_in(fleet: FleetFolder) -> None:
+def test_no_placeholder_is_left(fleet: FleetFolder) -> None:
     texts = [path for path in fleet.path.rglob("*") if path.is_file() and path.suffix not in (".key", ".pub")]
     assert [path for path in texts if re.search(r"@\w+@", path.read_text(encoding="utf-8"))] == []
 
 
-def test_devices_are_added_with_keys_of_their_own(tmp_path: Path) -> None:
+def test_added_devices_have_their_own_keys(tmp_path: Path) -> None:
     fleet = make_fleet(tmp_path / "fleet", SETTINGS, 1)
     assert [device.id for device in add_devices(fleet, 2)] == [1, 2]
     keys = {path.read_bytes() for path in fleet.path.glob("devices/*/device.pub")}
@@ -147,7 +147,7 @@ def test_the_command_makes_a_fleet_in_an_empty_folder(tmp_path: Path) -> None:
     assert "CAP_NET_BIND_SERVICE" in (tmp_path / "fleet/systemd/cabafl-proxy.service").read_text()
 
 
-def test_names_are_asked_for_on_a_terminal(tmp_path: Path) -> None:
+def test_the_command_asks_for_names_on_a_terminal(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, b"server.example.org, 192.0.2.7\n")
     command = [sys.executable, "-m", "cabafl", "deploy", "init", "fleet", "--devices", "1"]
@@ -168,9 +168,9 @@ def test_names_are_asked_for_on_a_terminal(tmp_path: Path) -> None:
         (["--name", "a", "--port", "70000"], "port = 70000: input should be less than or equal to 65535"),
         (["--name", "a", "--port", "9093"], "superlink_port = 9093: the same as port"),
         (["--name", "a", "--upload-limit", "5"], "upload_limit = 5: input should be greater than 5"),
-        (["--name", "a", "--home", "a b"], "home = 'a b': not usable in a unit; accepted: an absolute path"),
+        (["--name", "a", "--home", "a b"], "home = 'a b': not usable in a unit file; accepted: an absolute path"),
         (["--name", "a", "--devices", "0"], "--devices = 0: accepted: 1 to 100000"),
-        (["--add", "2", "--port", "1"], "--add = 2: goes with no other option"),
+        (["--add", "2", "--port", "1"], "--add = 2: cannot be combined with other options"),
         (["--add", "2"], "fleet.toml: cannot be read (No such file or directory); accepted: a folder made by"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_damaged_device_file_is_one_line(tmp_path: Path) -> None:
         Device.load(tmp_path)
 
 
-def test_settings_have_no_unknown_keys() -> None:
+def test_unknown_settings_are_refused() -> None:
     with pytest.raises(UserError, match="did you mean 'port'"):
         validated(FleetSettings, {"name": ["a"], "ports": 1})
 
@@ -209,7 +209,7 @@ def test_another_flower_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) 
         require_flower()
 
 
-def test_every_call_of_a_device_passes_the_public_port_except_admitting_itself() -> None:
+def test_all_fleet_calls_pass_the_public_port_except_registration() -> None:
     from flwr.superlink.routers.fleet.router import router
 
     paths = {getattr(route, "path", "").removeprefix("/v1/fleet/") for route in router.routes}

@@ -1,4 +1,4 @@
-"""Who gets in through the public port, and what: real processes on loopback, TLS and authentication on."""
+"""What passes the public port: real processes on loopback, with TLS and authentication."""
 
 import http.client
 import os
@@ -28,7 +28,7 @@ from cabafl.errors import RunStopped, UserError
 from cabafl.processes.children import LOOPBACK, Child, Children, answers, free_ports
 
 MIB = 1 << 20
-REFUSED = 30.0  # seconds within which a SuperNode has to give up
+REFUSED = 30.0  # seconds within which a refused SuperNode must exit
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetFolder:
 
 @pytest.fixture(scope="module")
 def children(fleet: FleetFolder) -> Iterator[Children]:
-    """SuperLink and public port are up, the two devices admitted."""
+    """SuperLink and public port are running, both devices are admitted."""
     with Children(fleet.state / "logs") as started:
         start_superlink(started, fleet)
         start_proxy(started, fleet)
@@ -65,7 +65,7 @@ def supernode(children: Children, device: Device, home: Path) -> Child:
 
 
 def supernode_command(device: Device) -> list[str]:
-    """Flower's own SuperNode with the device's key, to be run in the device's folder."""
+    """Flower's own SuperNode with the device's key; run it in the device's folder."""
     return [
         "flower-supernode",
         *("--superlink", device.server),
@@ -78,7 +78,7 @@ def supernode_command(device: Device) -> list[str]:
 
 
 def ended(child: Child) -> str:
-    """A SuperNode that was refused ends by itself, with an error; returns what it said."""
+    """Waits for a refused SuperNode to exit with an error; returns its output."""
     assert child.process.wait(REFUSED) != 0
     return child.output()
 
@@ -88,7 +88,7 @@ def online(fleet: FleetFolder) -> int:
 
 
 def ask(fleet: FleetFolder, method: str, path: str, body: bytes = b"", port: int | None = None) -> int:
-    """The status a client with the right certificate authority gets."""
+    """The HTTP status for a client that trusts the fleet's CA."""
     tls = ssl.create_default_context(cafile=fleet.path / "ca.crt")
     connection = http.client.HTTPSConnection("localhost", port or fleet.settings.port, context=tls, timeout=20)
     try:
@@ -120,16 +120,16 @@ def test_a_device_without_a_key_is_refused(children: Children, fleet: FleetFolde
     command = supernode_command(device)
     place = command.index("--auth-supernode-private-key")
     del command[place : place + 2]
-    said = ended(children.start("no-key", command, environment(tmp_path), device.folder))
-    assert "Failed to initialize the connection" in said
+    output = ended(children.start("no-key", command, environment(tmp_path), device.folder))
+    assert "Failed to initialize the connection" in output
     assert online(fleet) == 0
 
 
-def test_a_key_nobody_registered_is_refused(children: Children, fleet: FleetFolder, tmp_path: Path) -> None:
+def test_an_unregistered_key_is_refused(children: Children, fleet: FleetFolder, tmp_path: Path) -> None:
     stranger = local_fleet(tmp_path / "other", 1).devices()[0]
     shutil.copyfile(fleet.path / "ca.crt", stranger.folder / "ca.crt")
-    said = ended(supernode(children, replace(stranger, server=fleet.settings.address, id=7), tmp_path))
-    assert "Failed to initialize the connection" in said
+    output = ended(supernode(children, replace(stranger, server=fleet.settings.address, id=7), tmp_path))
+    assert "Failed to initialize the connection" in output
     assert online(fleet) == 0
 
 
@@ -174,19 +174,19 @@ def test_plain_http_is_refused(fleet: FleetFolder) -> None:
         ("GET", "/"),
     ],
 )
-def test_nothing_but_the_calls_of_a_device_passes(method: str, path: str, fleet: FleetFolder) -> None:
+def test_only_the_calls_of_a_device_pass(method: str, path: str, fleet: FleetFolder) -> None:
     assert ask(fleet, method, path) == 403
 
 
 @pytest.mark.usefixtures("children")
 @pytest.mark.parametrize("call", ["register-node", "unregister-node"])
-def test_nobody_admits_himself(call: str, fleet: FleetFolder) -> None:
+def test_registration_through_the_public_port_is_refused(call: str, fleet: FleetFolder) -> None:
     assert ask(fleet, "POST", f"/v1/fleet/{call}") == 412
 
 
 @pytest.mark.usefixtures("children")
-def test_it_is_the_proxy_that_refuses_control_calls(fleet: FleetFolder) -> None:
-    """The SuperLink itself answers them to anybody."""
+def test_only_the_proxy_refuses_control_calls(fleet: FleetFolder) -> None:
+    """The SuperLink itself answers them without credentials."""
     assert ask(fleet, "POST", "/v1/control/list-nodes", port=fleet.settings.superlink_port) == 200
 
 
@@ -198,7 +198,7 @@ def test_calls_of_a_device_need_its_signature(path: str, fleet: FleetFolder) -> 
 
 @pytest.mark.usefixtures("children")
 def test_an_upload_of_the_size_flower_sends_passes_the_proxy(fleet: FleetFolder) -> None:
-    """It is the SuperLink that refuses it, for want of a signature, or of sense."""
+    """The SuperLink then refuses it, because it has no signature and no valid content."""
     assert ask(fleet, "POST", "/v1/fleet/push-object", bytes(6 * MIB)) in (400, 401)
 
 
@@ -217,7 +217,7 @@ def test_an_oversized_upload_of_unknown_length_is_refused_by_the_proxy(fleet: Fl
 
 
 def sending(fleet: FleetFolder, header: str) -> ssl.SSLSocket:
-    """A connection on which an upload has begun."""
+    """A connection on which an upload has started."""
     tls = ssl.create_default_context(cafile=fleet.path / "ca.crt")
     plain = socket.create_connection(("127.0.0.1", fleet.settings.port), 20)
     connection = tls.wrap_socket(plain, server_hostname="localhost")
@@ -239,11 +239,11 @@ def test_exactly_the_devices_of_the_folder_are_admitted(children: Children, flee
     status = {node.id: node.status for node in registered(fleet)}
     assert [status[node] == "unregistered" for node in after.values()] == [False, False, True]
     (tmp_path / "gone").rename(extra.folder)
-    with pytest.raises(UserError, match="devices/002: its key was shut out before; accepted: a new key"):
+    with pytest.raises(UserError, match="devices/002: its key was banned before; accepted: a new key"):
         admit(fleet)
 
 
-def test_the_proxy_speaks_to_no_other_superlink(tmp_path: Path) -> None:
+def test_the_proxy_verifies_the_certificate_of_the_superlink(tmp_path: Path) -> None:
     fleet, other = local_fleet(tmp_path / "fleet", 1), local_fleet(tmp_path / "other", 1)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(other.path / "server.crt", other.path / "server.key")
@@ -255,7 +255,7 @@ def test_the_proxy_speaks_to_no_other_superlink(tmp_path: Path) -> None:
     ):
         proxy = start_proxy(children, fleet)
         answer = pool.submit(ask, fleet, "POST", "/v1/fleet/pull-messages")
-        assert impostor.accept()[0].recv(1) == b""  # not a byte of the request
+        assert impostor.accept()[0].recv(1) == b""  # no byte of the request was sent
         assert answer.result(20) == 502
         assert "upstream SSL certificate verify error" in proxy.output()
 

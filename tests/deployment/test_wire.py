@@ -1,4 +1,4 @@
-"""What goes over the wire comes back the same, and nothing else is accepted."""
+"""Messages are decoded as they were encoded, and nothing else is accepted."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -58,13 +58,13 @@ def test_greeting(text: str) -> None:
     assert wire.decode_greeting(wire.encode_greeting(text)) == text
 
 
-def test_a_greeting_without_end_is_refused() -> None:
+def test_a_greeting_that_is_too_long_is_refused() -> None:
     with pytest.raises(Malformed, match="20001 characters"):
         wire.decode_greeting(wire.encode_greeting("x" * 20_001))
 
 
-def test_same_model_makes_the_same_job_whatever_it_has_seen() -> None:
-    """A dispatch depends on the job's number, the weights and the objective, so it can tell nothing else."""
+def test_a_job_message_does_not_depend_on_earlier_devices() -> None:
+    """A job message depends only on number, weights and objective, so it reveals nothing else."""
     weights = np.arange(3, dtype=np.float32)
     record = wire.encode_job(TrainingJob(7, weights, PLAIN))
     assert set(record) == {"values"}
@@ -129,7 +129,7 @@ def test_malformed_reply_is_refused_in_one_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_record_is_no_job_query_or_feature(name: str) -> None:
+def test_a_malformed_record_is_refused_by_all_decoders(name: str) -> None:
     record = MALFORMED[name]()
     for decode in (wire.decode_job, wire.decode_feature_query, wire.decode_features):
         with pytest.raises(Malformed):
@@ -149,7 +149,7 @@ records = st.dictionaries(
 
 
 @given(records)
-def test_whatever_a_device_sends_is_read_or_refused(content: dict[str, Any]) -> None:
+def test_random_records_are_decoded_or_refused(content: dict[str, Any]) -> None:
     for decode in (wire.decode_reply, wire.decode_features, wire.decode_feature_query, wire.decode_job):
         with suppress(Malformed):
             decode(RecordDict(content), 2)

@@ -1,7 +1,6 @@
 """A device process for tests: ``python -m tests.deployment.toy_device ADDRESS``.
 
-It "trains" by adding 1 to every weight. The job's number says how: from 100 on it sleeps that many seconds less 100,
-13 makes it fail.
+It "trains" by adding 1 to every weight. Job 13 fails; job 100 + n sleeps for n seconds.
 """
 
 import logging
@@ -18,7 +17,7 @@ from cabafl.deployment.messages import TrainingReply
 
 
 def handle(message: Message, context: Context) -> Message:
-    """Tells its process id as the number of its samples and the seconds of its trainings."""
+    """Reports its process ID as the number of its samples and as the seconds of its trainings."""
     content: RecordDict
     if message.metadata.message_type == wire.HELLO:
         content = wire.encode_hello(os.getpid(), fresh=True)

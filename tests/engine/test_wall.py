@@ -1,7 +1,5 @@
-"""The engine on the wall clock, without a network: the same decisions as the simulator, and nothing lost."""
+"""The engine on the wall clock, without a network: it decides like the simulator and loses nothing."""
 
-import heapq
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,86 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cabafl.assembly import make_method
-from cabafl.config import load_experiment
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
-from cabafl.engine.journal import Journal
-from cabafl.engine.wall import WallEngine
-from cabafl.execution.inline import LazyExecutor
-from cabafl.learning.evaluation import Score
-from cabafl.methods.base import Method, Weights
+from cabafl.engine.virtual import VirtualEngine
 from cabafl.recording.events import Collection, Dispatched, Event, Lost, Published
-from cabafl.rng import rng
 from cabafl.state import Decoder, Encoder
+from tests.fleet_play import DEVICES, FEATURES, INITIAL, SECONDS, SIZES, SLOTS, Play, method_named, trained, wall_engine
 from tests.runs import ALL_METHODS
 from tests.scripted import ScriptedExecutor, timetable, vector
-
-DEVICES, SLOTS = 8, 3
-INITIAL = vector(0.5, -0.25, 1.0, 2.0)
-FEATURES = rng(1, "features").random((DEVICES, 5)).astype(np.float32)
-SIZES = [10, 40, 20, 80, 30, 60, 50, 70]
-
-
-def method_named(name: str) -> Method:
-    extra = ["method.m=6", "method.k=3"] if name == "cabafl" else []
-    return make_method(load_experiment(None, [f"method.name={name}", *extra]))
-
-
-def trained(job: int, weights: Weights) -> Weights:
-    return (weights + rng(3, "training", job).normal(0, 0.1, weights.size)).astype(np.float32)
-
-
-def deployment(name: str, emit: Any, **limits: Any) -> WallEngine:
-    setup = EngineSetup(
-        method=method_named(name),
-        executor=LazyExecutor(1, [], lambda job: Score(0, 0.0, 1)),
-        initial=INITIAL,
-        emit=emit,
-        seed=4,
-        slots=SLOTS,
-        limits=Limits(**{"seconds": 60.0, "evaluate_every": 7.0, **limits}),
-        trainable=INITIAL.size,
-    )
-    return WallEngine(setup, DEVICES)
-
-
-class Play:
-    """Devices that answer after random times, all present from the beginning."""
-
-    def __init__(self, engine: WallEngine, seed: int) -> None:
-        self.engine = engine
-        self.draw = rng(seed, "play")
-        self.agenda: list[tuple[float, int, Any]] = []
-        self.inputs: list[Input] = []
-        self.serial = 0
-
-    def give(self, what: Input) -> None:
-        self.inputs.append(what)
-        self.engine.handle(what)
-        orders = self.engine.take_orders()
-        for job in orders.jobs:
-            self.later(self.draw.uniform(0.5, 4.0), job)
-        if orders.ask:
-            self.later(self.draw.uniform(0.2, 1.0), "features")
-
-    def later(self, seconds: float, what: Any) -> None:
-        self.serial += 1
-        heapq.heappush(self.agenda, (self.engine.now + float(seconds), self.serial, what))
-
-    def run(self) -> list[Input]:
-        for device in range(DEVICES):
-            self.give(Joined(0.0, device, SIZES[device]))
-        self.give(Started(0.0))
-        while self.agenda and self.agenda[0][0] < 60.0:
-            time, _, what = heapq.heappop(self.agenda)
-            if what == "features":
-                self.give(Gathered(time, FEATURES, np.ones(DEVICES, dtype=bool)))
-            elif what in self.engine.flights:
-                self.give(Arrived(time, what, trained(what, self.engine.flights[what].weights), 1.0, 2.0))
-        self.engine.handle(Passed(60.0))
-        self.engine.finish()
-        return self.inputs
 
 
 def decisions(events: list[Event]) -> list[tuple[Any, ...]]:
@@ -100,8 +26,6 @@ def decisions(events: list[Event]) -> list[tuple[Any, ...]]:
 
 def simulated(name: str, inputs: list[Input], events: list[Event]) -> list[Event]:
     """The simulator with the device times and uploads of a deployed run."""
-    from cabafl.engine.virtual import VirtualEngine
-
     arrived = {given.job: given for given in inputs if isinstance(given, Arrived)}
     sent = [e for e in events if isinstance(e, Dispatched)]
     times: dict[int, list[float]] = {device: [] for device in range(DEVICES)}
@@ -125,7 +49,7 @@ def simulated(name: str, inputs: list[Input], events: list[Event]) -> list[Event
         emit=made.append,
         seed=4,
         slots=SLOTS,
-        limits=Limits(seconds=60.0 - offset, evaluate_every=7.0),
+        limits=Limits(seconds=SECONDS - offset, evaluate_every=7.0),
         trainable=INITIAL.size,
     )
     engine = VirtualEngine(setup, devices)
@@ -136,7 +60,7 @@ def simulated(name: str, inputs: list[Input], events: list[Event]) -> list[Event
 @pytest.mark.parametrize("name", [*ALL_METHODS])
 def test_the_simulator_takes_the_decisions_of_a_deployed_run(name: str) -> None:
     events: list[Event] = []
-    inputs = Play(deployment(name, events.append), seed=5).run()
+    inputs = Play(wall_engine(name, events.append), seed=5).run()
     again = simulated(name, inputs, events)
     assert sum(isinstance(e, Published) for e in events) > 3
     assert decisions(again) == decisions(events)
@@ -145,59 +69,30 @@ def test_the_simulator_takes_the_decisions_of_a_deployed_run(name: str) -> None:
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 10_000), st.integers(1, 60))
 def test_a_killed_server_comes_back_through_its_journal(seed: int, cut: int) -> None:
-    """State at some input, then the rest of the inputs: the same events as without the stop."""
+    """Stores the state after some inputs and handles the rest in a new engine: the same events as without a stop."""
     events: list[Event] = []
-    inputs = Play(deployment("cabafl", events.append), seed).run()
+    inputs = Play(wall_engine("cabafl", events.append), seed).run()
     first: list[Event] = []
-    engine = deployment("cabafl", first.append)
+    engine = wall_engine("cabafl", first.append)
     for given_input in inputs[:cut]:
         engine.handle(given_input)
     encoder = Encoder()
-    if engine._score is None:
-        return  # not started: nothing to store yet
+    if not engine.started:
+        return  # nothing to store yet
     tree = encoder.encode(engine.state())
     second: list[Event] = []
-    other = deployment("cabafl", second.append)
+    other = wall_engine("cabafl", second.append)
     other.restore(Decoder({name: np.array(a) for name, a in encoder.arrays.items()}).decode(tree))
     for given_input in inputs[cut:]:
         other.handle(given_input)
-    other.handle(Passed(60.0))
+    other.handle(Passed(SECONDS))
     other.finish()
     assert [*map(repr, first), *map(repr, second)] == [*map(repr, events)]
 
 
-def test_journal_survives_a_torn_line_and_gives_back_what_was_added(tmp_path: Path) -> None:
-    inputs: list[Input] = [
-        Joined(0.0, 2, 40),
-        Started(0.5),
-        Arrived(1.25, 0, vector(1, 2), 0.5, 3.0, None),
-        Failed(2.0, 1, "crash"),
-        Gathered(3.0, FEATURES, np.ones(DEVICES, dtype=bool)),
-        Left(4.0, 2),
-    ]
-    journal = Journal(tmp_path)
-    for given_input in inputs:
-        journal.add(given_input)
-    journal.add_sent(0, "m-1", "run 1")
-    journal.add_sent(0, "m-2", "run 1")
-    journal.add_sent(0, "m-3", "run 2")
-    journal.close()
-    with (tmp_path / "journal" / "journal.jsonl").open("ab") as file:
-        file.write(b'{"number": 6, "inp')
-    again = Journal(tmp_path)
-    assert [*map(repr, again.inputs())] == [*map(repr, inputs)]
-    assert [*map(repr, again.inputs(4))] == [*map(repr, inputs[4:])]
-    assert (again.sent("run 1"), again.sent("run 2"), again.sent("run 3")) == ({0: "m-2"}, {0: "m-3"}, {})
-    again.add(Passed(5.0))
-    assert len([*again.inputs()]) == 7
-    again.forget(4)
-    assert len(list((tmp_path / "journal").glob("*.safetensors"))) == 1
-    again.close()
-
-
 def test_late_double_and_foreign_answers_are_not_counted() -> None:
     events: list[Event] = []
-    engine = deployment("fedasync", events.append)
+    engine = wall_engine("fedasync", events.append)
     for device in range(DEVICES):
         engine.handle(Joined(0.0, device, SIZES[device]))
     engine.handle(Started(0.0))
@@ -216,7 +111,7 @@ def test_late_double_and_foreign_answers_are_not_counted() -> None:
 
 def test_devices_join_leave_and_come_back() -> None:
     events: list[Event] = []
-    engine = deployment("fedasync", events.append)
+    engine = wall_engine("fedasync", events.append)
     engine.handle(Joined(0.0, 0, 10))
     engine.handle(Started(0.0))
     assert len(engine.flights) == 1  # one device, three slots
@@ -227,7 +122,7 @@ def test_devices_join_leave_and_come_back() -> None:
     assert [e.reason for e in events if isinstance(e, Lost)] == ["left"]
     engine.handle(Joined(3.0, 1, 20))
     assert len(engine.flights) == 3
-    engine.handle(Joined(4.0, 2, 25))  # it restarted while nobody looked: its job is lost
+    engine.handle(Joined(4.0, 2, 25))  # its process restarted unnoticed: its job is lost
     assert [e.reason for e in events if isinstance(e, Lost)] == ["left", "crash"]
     assert len(engine.flights) == 3
     assert engine.sizes.tolist()[:3] == [10, 20, 25]
@@ -235,7 +130,7 @@ def test_devices_join_leave_and_come_back() -> None:
 
 def test_rejected_uploads_and_timeouts_follow_the_shared_rules() -> None:
     events: list[Event] = []
-    engine = deployment("fedasync", events.append, slot_timeout=5.0)
+    engine = wall_engine("fedasync", events.append, slot_timeout=5.0)
     engine.norm_bound = 1.0
     for device in range(4):
         engine.handle(Joined(0.0, device, 10))
@@ -249,5 +144,5 @@ def test_rejected_uploads_and_timeouts_follow_the_shared_rules() -> None:
     assert engine.ledger.uploads == 3
     late = next(number for number, flight in engine.flights.items() if flight.abandoned)
     engine.handle(Arrived(7.0, late, INITIAL, 1.0, 0.0))
-    assert engine.version == 0  # a late answer is not an upload, but its device is idle again
+    assert engine.version == 0  # a late answer is not an upload, but makes its device idle
     assert len([f for f in engine.flights.values() if not f.abandoned]) >= 1

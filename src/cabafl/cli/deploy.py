@@ -53,7 +53,7 @@ def init(
     given = {key: value for key, value in given.items() if value not in (None, [])}
     if add is not None:
         if given or devices is not None:
-            raise UserError(f"--add = {add}: goes with no other option; the fleet keeps its settings")
+            raise UserError(f"--add = {add}: cannot be combined with other options; the fleet keeps its settings")
         _add(folder, add)
     else:
         _make(folder, given, 10 if devices is None else devices)
@@ -171,7 +171,7 @@ def _show(summary: dict[str, Any] | None, path: Path, quiet: bool) -> None:
     if quiet:
         return
     if summary is None:
-        console.print(f"{path}: this run is complete already.", soft_wrap=True)
+        console.print(f"{path}: this run is already complete.", soft_wrap=True)
         return
     console.print(summary_table(summary))
     console.print(f"Learning curve: {path}/curve.png; report: cabafl report {path}", soft_wrap=True)
@@ -189,7 +189,7 @@ def _show_status(found: dict[str, Any]) -> None:
         f"Written by the server {now - found['updated']:,.0f} s ago. Run folder: {found['run']}",
         soft_wrap=True,
     )
-    table = Table("device", "online", "samples", "holds model", "job", "for", "last seen", "jobs so far")
+    table = Table("device", "online", "samples", "model", "job", "job age", "last seen", "jobs so far")
     for line in found["devices"]:
         since = "-" if line["since"] is None else f"{found['seconds'] - line['since']:,.0f} s"
         seen = "never" if line["seen"] is None else f"{now - line['seen']:,.0f} s ago"

@@ -1,1 +1,1 @@
-"""The same methods on real devices, through Flower."""
+"""Runs the methods on real devices, through Flower."""

@@ -1,4 +1,4 @@
-"""What a server tells a device when it joins: the task, and which samples are its own."""
+"""What the server sends to a device that joins: the task, and which data set and partition to use."""
 
 import json
 from typing import Annotated
@@ -14,26 +14,26 @@ FORMAT = 2
 
 
 class Greeting(BaseModel):
-    """The same for every device; nothing in it is about another device."""
+    """The same for every device; it contains nothing about other devices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Annotated[int, Field(ge=FORMAT, le=FORMAT)] = FORMAT
     task: TaskSpec
-    weights: Annotated[int, Field(ge=1)]  # entries of a flat model
+    weights: Annotated[int, Field(ge=1)]  # length of a flat model
     data: DataSection
 
     @classmethod
     def of(cls, experiment: Experiment, task: Task, devices: int) -> "Greeting":
-        """For the server's task, whose test samples have the form of the devices' samples."""
+        """Made from the server's task. ``data.root`` is left out: each device has its own."""
         data = experiment.data.model_copy(update={"root": None, "devices": devices})
         return cls(task=task.spec, weights=task.model.layout.size, data=data)
 
     @classmethod
     def read(cls, text: str) -> "Greeting":
-        """Raises `UserError` or ValueError for anything that is not a greeting."""
+        """Parses JSON; raises `UserError` or ValueError if it is not a greeting."""
         return validated(cls, json.loads(text), "greeting")
 
     def text(self) -> str:
-        """As JSON."""
+        """The greeting as JSON."""
         return self.model_dump_json()

@@ -1,4 +1,4 @@
-"""Signs of life, sent beside the work."""
+"""Heartbeats, sent from a separate thread."""
 
 import logging
 import threading
@@ -9,17 +9,18 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def every(seconds: float, call: Callable[[], object]) -> Iterator[None]:
-    """Repeats a call in a thread; one that fails is only logged, the work itself will meet the reason."""
+def every(seconds: float, beat: Callable[[], object]) -> Iterator[None]:
+    """Calls ``beat`` every ``seconds`` in a thread. Failures are only logged: the main work will fail for the same
+    reason."""
     stop = threading.Event()
 
     def repeat() -> None:
         while not stop.wait(seconds):
             try:
-                call()
+                beat()
             except Exception as error:
                 if not stop.is_set():
-                    _log.warning("a sign of life failed: %r", error)
+                    _log.warning("a heartbeat failed: %r", error)
 
     threading.Thread(target=repeat, daemon=True).start()
     try:

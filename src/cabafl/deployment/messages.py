@@ -1,4 +1,4 @@
-"""What server and devices say to each other, whatever carries it."""
+"""The messages between server and devices, independent of the network."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -20,26 +20,26 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class FeatureQuery:
-    """Asks a device to describe its data under a model."""
+    """Asks a device for the features of its data under a model."""
 
     weights: Weights
     kind: FeatureKind
 
 
 class Hello(NamedTuple):
-    """A device is ready; it has so many samples. ``fresh``: its process hears of the experiment for the first time."""
+    """A device's answer to the greeting: it is ready."""
 
     samples: int
-    fresh: bool = True
+    fresh: bool = True  # whether its process gets this greeting for the first time
 
 
 class TrainingReply(NamedTuple):
-    """The trained model, what it took, and the mean loss of the last epoch where the job asked for it."""
+    """A trained model and its cost."""
 
     weights: Weights
     seconds: float
     joules: float
-    loss: float | None
+    loss: float | None  # mean of the last epoch, if the job asked for it
 
 
 class FeatureReply(NamedTuple):
@@ -49,14 +49,14 @@ class FeatureReply(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """There will be no other answer. ``unknown``: the network does not have the message, or not any more."""
+    """There will be no other answer. ``unknown``: the network does not have the message (any more)."""
 
     reason: Literal["crash", "rejected", "timeout", "unknown"]
     text: str
 
 
 class Answer(NamedTuple):
-    """What became of a message."""
+    """The answer to a message, by the message's ID."""
 
     message: str
     content: Hello | TrainingReply | FeatureReply | Trouble

@@ -1,9 +1,9 @@
 """Jobs, queries and replies as Flower messages: the bytes of one flat float32 vector (little-endian) and a few numbers,
-nothing else. Flower sends each record of a message, and each of the four parts it makes of an array, in a request of
-its own; bytes in a single record are the least it takes.
+nothing else. Flower sends every record of a message, and each of the four parts of an array, as a separate request;
+bytes in a single record need the fewest requests.
 
-Both sides read strictly. What comes from a device is checked before anything is allocated for it; there is no pickle
-and no format that could hold one. A job says nothing about where its model has been: every field is listed here.
+Both sides read strictly: a message is checked before memory is allocated for it, and no format that could contain a
+pickle is accepted. A job does not reveal where its model has been: all its fields are listed here.
 """
 
 import math
@@ -17,9 +17,9 @@ from cabafl.deployment.messages import FeatureQuery, Hello, TrainingJob, Trainin
 from cabafl.methods.base import FeatureKind, Objective, Weights
 
 TRAIN, FEATURES, HELLO = "train", "query.features", "query.hello"  # message types
-LARGEST_COUNT = 1 << 53  # exact as float64 too
+LARGEST_COUNT = 1 << 53  # exact as float64
 LONGEST_TEXT = 20_000  # characters
-PIECE = 4 << 20  # bytes; every record of a message is a request of its own
+PIECE = 4 << 20  # bytes of the vector per record, that is per request
 _NUMBERS, _VALUES = "numbers", "values"
 
 Field = Literal["int", "float", "str", "bytes"]
@@ -27,11 +27,11 @@ _TYPES: dict[Field, type] = {"int": int, "float": float, "str": str, "bytes": by
 
 
 class Malformed(ValueError):
-    """A message that is not what it should be; the reason in one line."""
+    """A message with wrong fields, types or values; the text is one line."""
 
 
 def encode_job(job: TrainingJob) -> RecordDict:
-    """A job for a device."""
+    """The reverse of `decode_job`; ``epochs`` None becomes -1."""
     objective = job.objective
     return _encode(
         job.weights,
@@ -44,7 +44,7 @@ def encode_job(job: TrainingJob) -> RecordDict:
 
 
 def decode_job(record: RecordDict, length: int) -> TrainingJob:
-    """What `encode_job` was given; ``length`` is the number of weights of the device's own model."""
+    """Reads a job; ``length`` is the number of weights of the device's model. All decoders raise `Malformed`."""
     fields: dict[str, Field] = {
         "number": "int",
         "epochs": "int",
@@ -66,7 +66,7 @@ def decode_job(record: RecordDict, length: int) -> TrainingJob:
 
 
 def encode_reply(reply: TrainingReply) -> RecordDict:
-    """A trained model."""
+    """The reverse of `decode_reply`; a loss that is not finite is left out."""
     loss = reply.loss
     known = loss is not None and math.isfinite(loss)
     return _encode(
@@ -79,7 +79,7 @@ def encode_reply(reply: TrainingReply) -> RecordDict:
 
 
 def decode_reply(record: RecordDict, length: int) -> TrainingReply:
-    """A reply to a job; ``length`` is the number of weights that were sent out."""
+    """Reads a reply to a job; ``length`` is the number of weights that were sent."""
     fields: dict[str, Field] = {"seconds": "float", "joules": "float", "loss": "float", "losses": "int"}
     weights, values = _decode(record, fields, length)
     loss = float(values["loss"]) if _count(values, "losses") else None
@@ -87,12 +87,12 @@ def decode_reply(record: RecordDict, length: int) -> TrainingReply:
 
 
 def encode_feature_query(query: FeatureQuery) -> RecordDict:
-    """Asks a device for its feature vector."""
+    """The reverse of `decode_feature_query`."""
     return _encode(query.weights, kind=query.kind)
 
 
 def decode_feature_query(record: RecordDict, length: int) -> FeatureQuery:
-    """What `encode_feature_query` was given."""
+    """Reads a query; ``length`` is the number of weights of the device's model."""
     weights, values = _decode(record, {"kind": "str"}, length)
     kind = values["kind"]
     for known in get_args(FeatureKind):
@@ -102,32 +102,32 @@ def decode_feature_query(record: RecordDict, length: int) -> FeatureQuery:
 
 
 def encode_features(features: Weights) -> RecordDict:
-    """A device's feature vector."""
+    """The reverse of `decode_features`."""
     return _encode(features)
 
 
 def decode_features(record: RecordDict, length: int) -> Weights:
-    """A feature vector of ``length`` numbers."""
+    """Reads a feature vector of ``length`` numbers."""
     return _decode(record, {}, length)[0]
 
 
 def encode_greeting(text: str) -> RecordDict:
-    """Tells a device what the experiment is (`greeting.Greeting` as JSON)."""
+    """Takes a `greeting.Greeting` as JSON."""
     return RecordDict({_VALUES: ConfigRecord({"greeting": text})})
 
 
 def decode_greeting(record: RecordDict) -> str:
-    """What `encode_greeting` was given."""
+    """Returns the JSON text, at most `LONGEST_TEXT` characters."""
     return str(_only_values(record, {"greeting": "str"})["greeting"])
 
 
 def encode_hello(samples: int, fresh: bool) -> RecordDict:
-    """A device's answer to the greeting: how many samples it trains with, and whether its process is new to it."""
+    """The reverse of `decode_hello`."""
     return RecordDict({_VALUES: ConfigRecord({"samples": int(samples), "fresh": int(fresh)})})
 
 
 def decode_hello(record: RecordDict) -> Hello:
-    """What `encode_hello` was given."""
+    """Reads a device's answer to the greeting."""
     values = _only_values(record, {"samples": "int", "fresh": "int"})
     return Hello(_count(values, "samples"), bool(_count(values, "fresh")))
 
@@ -139,9 +139,9 @@ def _only_values(record: RecordDict, fields: Mapping[str, Field]) -> dict[str, i
 
 
 def _encode(numbers: Weights, **values: int | float | str) -> RecordDict:
-    """The first piece of the numbers travels with the values, each further one in a record of its own."""
+    """The first piece of the numbers shares a record with the values; each further piece has its own record."""
     if numbers.dtype != np.float32 or numbers.ndim != 1:
-        raise TypeError(f"one flat float32 vector is sent, not {numbers.dtype} of shape {numbers.shape}")
+        raise TypeError(f"{numbers.dtype} of shape {numbers.shape}; accepted: a flat float32 vector")
     data = np.ascontiguousarray(numbers, dtype="<f4").tobytes()
     pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)] or [b""]
     record = RecordDict({_VALUES: ConfigRecord({**values, _NUMBERS: pieces[0]})})
@@ -162,7 +162,7 @@ def _decode(
 
 
 def _numbers(pieces: Sequence[object], length: int) -> Weights:
-    """The vector, in memory of its own."""
+    """Joins the pieces; the result is a copy."""
     found = sum(len(piece) for piece in pieces if isinstance(piece, bytes))
     if found != 4 * length:
         raise Malformed(f"{found} bytes for {length} numbers")

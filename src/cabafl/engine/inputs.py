@@ -1,7 +1,7 @@
-"""Everything that can happen to a server of real devices, in the order it is dealt with.
+"""The inputs of `WallEngine`: everything that can happen to a server of real devices. Times are seconds of the run.
 
-The server's state after an input follows from its state before and the input alone. A journal of inputs therefore
-brings a killed server back to where it was, and a recorded run can be repeated without any device.
+The engine's state after an input depends only on its state before and the input. A journal of inputs therefore restores
+a killed server, and a recorded run can be replayed without devices.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from cabafl.state import State
 
 @dataclass(frozen=True)
 class Started(State):
-    """The run begins."""
+    """The run starts: enough devices have joined."""
 
     time: float
 
 
 @dataclass(frozen=True)
 class Joined(State):
-    """A device is there, for the first time or again, and says how many samples it has."""
+    """A device joins or rejoins and reports its number of samples."""
 
     time: float
     device: int
@@ -31,7 +31,7 @@ class Joined(State):
 
 @dataclass(frozen=True)
 class Left(State):
-    """A device is not reachable any more."""
+    """A device has gone offline or was banned."""
 
     time: float
     device: int
@@ -39,7 +39,7 @@ class Left(State):
 
 @dataclass(frozen=True)
 class Arrived(State):
-    """A device answered a job; nothing is checked yet but that it is a vector of numbers."""
+    """A device answered a job. The weights are a vector of numbers; nothing else is checked yet."""
 
     time: float
     job: int
@@ -51,7 +51,7 @@ class Arrived(State):
 
 @dataclass(frozen=True)
 class Failed(State):
-    """A job will not be answered, or was answered with something that is no upload at all."""
+    """A job will not be answered, or its answer is not an upload."""
 
     time: float
     job: int
@@ -60,7 +60,7 @@ class Failed(State):
 
 @dataclass(frozen=True)
 class Gathered(State):
-    """A feature collection is over: one row per device, and who answered."""
+    """A feature collection has ended: one row per device, zeros where ``answered`` is False."""
 
     time: float
     rows: npt.NDArray[np.float32]
@@ -69,7 +69,7 @@ class Gathered(State):
 
 @dataclass(frozen=True)
 class Passed(State):
-    """Nothing happened, but time went by: what was due is done."""
+    """Only time has passed: whatever is due happens now."""
 
     time: float
 

@@ -1,13 +1,14 @@
-"""What happened since the last checkpoint, on disk before it takes effect.
+"""The write-ahead log of a server of real devices: every input is on disk before it takes effect.
 
-``journal.jsonl`` has one line per input; its arrays are in a safetensors file of their own, written first.
-``sent.jsonl`` says which message carries which job. A killed server reads both: it deals with the inputs again and
-finds the jobs that were already sent, so that no upload counts twice and no job is forgotten.
+``journal.jsonl`` has one line per input; its arrays are in a separate safetensors file, which is written first.
+``sent.jsonl`` records which message carries which job. A restarted server replays the inputs and looks up which jobs
+were already sent, so that no upload counts twice and no job is lost.
 """
 
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +26,7 @@ from cabafl.state import Decoder, Encoder
 
 
 class Journal:
-    """The journal of one run folder. ``keep``: inputs stay on disk after a checkpoint, for a later replay."""
+    """The journal of one run folder. ``keep``: keep all inputs on disk, for a later replay of the whole run."""
 
     def __init__(self, run: Path, keep: bool = False) -> None:
         self.path = run / JOURNAL
@@ -36,7 +37,7 @@ class Journal:
         self._sent = self._open("sent.jsonl")
 
     def _open(self, name: str) -> IO[bytes]:
-        """For appending, a torn last line cut off."""
+        """Opens a file for appending, after cutting off a torn last line."""
         path = self.path / name
         path.touch()
         content = path.read_bytes()
@@ -51,12 +52,10 @@ class Journal:
             try:
                 yield json.loads(line)
             except ValueError:
-                raise UserError(
-                    f"{path}: damaged: a line that is not JSON; remove the run folder to start anew"
-                ) from None
+                raise UserError(f"{path}: damaged: a line is not JSON; remove the run folder to start again") from None
 
     def add(self, given: Input) -> None:
-        """An input is on disk when this returns."""
+        """Appends an input and returns when it is on disk. Raises `RunStopped` if it cannot be written."""
         encoder = Encoder()
         tree = encoder.encode(given)
         file = None
@@ -71,7 +70,7 @@ class Journal:
         self.length += 1
 
     def add_sent(self, job: int, message: str, network: str) -> None:
-        """A job travels in this message of this network."""
+        """Records that a job was sent in this message over this network."""
         self._append(self._sent, {"job": job, "message": message, "network": network})
 
     def _append(self, file: IO[bytes], entry: dict[str, Any]) -> None:
@@ -83,7 +82,7 @@ class Journal:
             raise _stopped(error, self.path) from error
 
     def inputs(self, first: int = 0) -> Iterator[Input]:
-        """The inputs from number ``first`` on."""
+        """The inputs from number ``first`` on. Raises `UserError` if one cannot be read."""
         for entry in self._lines("journal.jsonl"):
             if entry["number"] < first:
                 continue
@@ -92,28 +91,34 @@ class Journal:
                 arrays = load_file(path) if entry["file"] else {}
                 given: Input = Decoder(arrays).decode(entry["input"])
             except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
-                raise UserError(f"{path}: cannot be read again: {' '.join(str(error).split())}") from None
+                raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
             yield given
 
     def sent(self, network: str) -> dict[int, str]:
-        """The message of each job that was sent over this network; of one that was sent again, the last."""
+        """The message of each job sent over this network; the last one if a job was sent several times."""
         return {e["job"]: e["message"] for e in self._lines("sent.jsonl") if e["network"] == network}
 
     def forget(self, first: int) -> None:
-        """A checkpoint has taken in everything before number ``first``."""
+        """Deletes the arrays of all inputs before number ``first``, which a checkpoint now includes."""
         if not self.keep:
             for path in self.path.glob("input-*.safetensors"):
                 if int(path.stem.removeprefix("input-")) < first:
                     path.unlink()
 
     def close(self) -> None:
-        """Both files are closed; everything in them is on disk already."""
+        """Closes both files; idempotent."""
         for file in (self._inputs, self._sent):
             with suppress(OSError):
                 file.close()
 
+    def discard(self) -> None:
+        """Closes the journal of a finished run and deletes it, unless it is to be kept."""
+        self.close()
+        if not self.keep:
+            shutil.rmtree(self.path, ignore_errors=True)
+
 
 def _stopped(error: Exception, path: Path) -> RunStopped:
-    if not isinstance(error, OSError):  # safetensors wraps it in a text
+    if not isinstance(error, OSError):  # safetensors reports the OSError as text only
         error = OSError(errno.ENOSPC if "No space" in str(error) else errno.EIO, str(error))
     return cannot_record(error, path)

@@ -1,7 +1,7 @@
-"""The engine on the wall clock: it deals with inputs and leaves behind orders for the devices.
+"""The engine on the wall clock: it handles inputs and produces orders for the devices.
 
-It touches no network: `deployment.server` turns messages into inputs and orders into messages. What is due at a time of
-its own (timers, timeouts, evaluations) is done when the first later input comes, in the order of these times.
+It uses no network: `deployment.server` turns messages into inputs and orders into messages. Timers, timeouts and
+evaluations happen when the first input after their time arrives, in the order of their times.
 """
 
 import heapq
@@ -19,14 +19,14 @@ from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Objec
 from cabafl.recording.events import Collection, Dispatched, Lost
 from cabafl.state import State
 
-COLLECTION = 600.0  # seconds a feature collection lasts at most, where nothing else says so
+COLLECTION_TIMEOUT = 600.0  # default, in seconds
 
 
 class Alarm(IntEnum):
-    """What is due at a time of its own."""
+    """What happens at a scheduled time."""
 
     TIMEOUT = 0  # a job is given up
-    TIMER = 1  # of the method
+    TIMER = 1  # set by the method
     EVALUATE = 2
 
 
@@ -36,21 +36,21 @@ class Question(State):
 
     weights: Weights
     kind: FeatureKind
-    asked: Ints
-    until: float  # who has not answered by then is left out
+    asked: Ints  # devices
+    until: float  # devices that have not answered by then are left out
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What the method has ordered since the last look."""
+    """What the method has ordered since the last `take_orders`."""
 
-    jobs: list[int]  # to be sent
-    ask: bool  # the question is to be asked
+    jobs: list[int]  # to send
+    ask: bool  # whether to send the feature query
 
 
 class WallEngine(Engine):
-    """Drives one method over real devices. ``devices`` is the number of places: a device that is not there yet has no
-    samples and is not idle."""
+    """Runs one method on real devices. ``devices`` is the number of devices that may ever join; one that has not joined
+    has no samples and is not idle. ``norm_bound`` rejects uploads that moved further than this."""
 
     clock = "wall"
 
@@ -61,9 +61,9 @@ class WallEngine(Engine):
         self.flights: dict[int, Flight] = {}
         self.question: Question | None = None
         self.alarms: list[tuple[float, int, int, Any]] = []
-        self._ordered: list[int] = []  # jobs nobody has taken yet
+        self._ordered: list[int] = []  # jobs not taken by `take_orders` yet
         self._ask = False
-        self.durations: dict[int, float] = {}  # seconds from dispatch to upload, last time, by device
+        self.durations: dict[int, float] = {}  # seconds from dispatch to upload of each device's last job
         self._serial = 0
         self._features = np.zeros((devices, 0), dtype=np.float32)
 
@@ -98,8 +98,8 @@ class WallEngine(Engine):
     def collect_features(
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
-        """See `Server.collect_features`. Real devices always take their time, but nobody waits for one for ever."""
-        timeout = timeout or self.limits.slot_timeout or COLLECTION
+        """See `Server.collect_features`. ``instant`` has no effect here; there is always a timeout."""
+        timeout = timeout or self.limits.slot_timeout or COLLECTION_TIMEOUT
         asked = np.array(sorted(self.present), dtype=np.int64)
         self.ledger.feature_downloads += len(asked)
         self.ledger.bytes += len(asked) * weights.nbytes
@@ -108,7 +108,8 @@ class WallEngine(Engine):
         self.outbox.put(Collection(self.now, "start", len(asked), 0))
 
     def take_orders(self) -> Orders:
-        """Hands the orders out, once. After a restart they follow from ``flights`` and ``question`` instead."""
+        """Returns each order once. A checkpoint does not include orders: after a restart they follow from ``flights``
+        and ``question``."""
         orders = Orders(self._ordered, self._ask)
         self._ordered, self._ask = [], False
         return orders
@@ -116,11 +117,11 @@ class WallEngine(Engine):
     # Inputs
 
     def handle(self, given: Input) -> None:
-        """Deals with one input, after everything that was due before it."""
+        """Handles one input, after everything that was due before it."""
         self._ring_until(given.time)
         self.now = max(self.now, given.time)
         if isinstance(given, Started):
-            # Who answered first is an accident: draws begin from the order a simulation begins with.
+            # The order in which devices joined is arbitrary: sort them, as in a simulation, so that draws agree.
             self.idle = IdleSet(len(self.sizes), np.array(sorted(self.idle), dtype=np.int64))
             self._evaluate()
             self._set_evaluation(1)
@@ -140,23 +141,23 @@ class WallEngine(Engine):
         self.outbox.flush()
 
     def pass_time(self, now: float) -> None:
-        """Nothing happened until now; what was due is done."""
+        """Handles everything that is due until ``now``."""
         self.handle(Passed(now))
 
     @property
     def started(self) -> bool:
-        """Whether the run has begun."""
+        """Whether the run has started."""
         return self._score is not None
 
     @property
     def over(self) -> bool:
-        """Whether the run's time is up, or its last job is back."""
+        """Whether the time limit is reached, or all ``max_dispatches`` jobs have been answered, lost or given up."""
         if self.limits.seconds is not None and self.now >= self.limits.seconds:
             return True
         return self.ledger.dispatches >= self._most and all(flight.abandoned for flight in self.flights.values())
 
     def next_alarm(self) -> float:
-        """When something is due."""
+        """Time of the next alarm; infinite if there is none."""
         return self.alarms[0][0] if self.alarms else FOREVER
 
     def _set_alarm(self, time: float, kind: Alarm, what: Any) -> None:
@@ -182,9 +183,9 @@ class WallEngine(Engine):
                 self._set_evaluation(what + 1)
 
     def _join(self, given: Joined) -> None:
-        """A device that comes back while it should be busy has lost its job."""
+        """A device that joins again while it has a job has lost that job."""
         device = given.device
-        self._drop_of(device, "crash")
+        self._lose_job_of(device, "crash")
         self.sizes[device] = given.samples
         self.present.add(device)
         if given.samples > 0 and device not in self.idle:
@@ -197,10 +198,10 @@ class WallEngine(Engine):
         if device in self.idle:
             self.idle.remove(device)
         else:
-            self._drop_of(device, "left")
+            self._lose_job_of(device, "left")
 
-    def _drop_of(self, device: int, reason: LossReason) -> None:
-        """The job of a device, if it has one, is lost; the device is not idle."""
+    def _lose_job_of(self, device: int, reason: LossReason) -> None:
+        """Counts the job of a device, if it has one, as lost. The device does not become idle."""
         flight = self.flight_of(device)
         if flight is not None:
             del self.flights[flight.number]
@@ -216,7 +217,7 @@ class WallEngine(Engine):
     def _arrive(self, given: Arrived) -> None:
         flight = self.flights.pop(given.job, None)
         if flight is None:
-            return  # cancelled, or its device was thought lost: counted as such already
+            return  # already counted as cancelled or lost
         self.ledger.joules += given.joules
         duration = self.durations[flight.device] = self.now - flight.started
         self.note("answer", job=given.job, seconds=given.seconds, joules=given.joules)
@@ -227,7 +228,7 @@ class WallEngine(Engine):
             self._take_upload(flight, given.weights, duration, given.loss)
 
     def _problem(self, job: Job, weights: Weights) -> LossReason | None:
-        """The shared rules, and how far a model may have moved."""
+        """Adds the norm bound to the shared rules."""
         problem = super()._problem(job, weights)
         if problem is None and self.norm_bound is not None:
             moved = float(np.linalg.norm(weights.astype(np.float64) - job.weights))
@@ -250,7 +251,7 @@ class WallEngine(Engine):
         asked, self.question = self.question.asked, None
         count = int(given.answered.sum())
         if self._features.shape != given.rows.shape:
-            self._features = torch.zeros(given.rows.shape).numpy()  # aligned: sums have the same bits in every run
+            self._features = torch.zeros(given.rows.shape).numpy()  # aligned, so that sums are reproducible
         self._features[...] = given.rows
         self._features[~given.answered] = 0.0
         self.ledger.feature_uploads += count
@@ -261,7 +262,7 @@ class WallEngine(Engine):
     # State
 
     def state(self) -> dict[str, Any]:
-        """See `Engine.state`: with the jobs on the devices."""
+        """See `Engine.state`; also includes devices, jobs under way and alarms."""
         return super().state() | {
             "sizes": self.sizes,
             "present": sorted(self.present),
@@ -273,7 +274,7 @@ class WallEngine(Engine):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`."""
+        """Restores what `state` returned."""
         super().restore(state)
         self.sizes[:] = state["sizes"]
         self.present = set(state["present"])

@@ -1,1 +1,1 @@
-"""Processes that end with the one that started them."""
+"""Child processes that end with their parent."""

@@ -1,4 +1,4 @@
-"""Programs started by this process, which end with it."""
+"""Starts programs that end when this process ends."""
 
 import os
 import socket
@@ -13,19 +13,20 @@ from types import TracebackType
 from cabafl.errors import RunStopped
 
 LOOPBACK = "127.0.0.1"
-GRACE = 10.0  # seconds between the polite and the rude way to stop
+STOP_TIMEOUT = 10.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True)
 class Child:
-    """A running program and the file that takes its output."""
+    """A running program and its log file, which holds stdout and stderr."""
 
     name: str
     process: "subprocess.Popen[bytes]"
     log: Path
 
     def wait_for_port(self, port: int, seconds: float = 60.0) -> None:
-        """Returns when the program answers on a port of this machine."""
+        """Returns when the program accepts connections on a local port. Raises `RunStopped` if it ends before, or after
+        ``seconds``."""
         deadline = time.monotonic() + seconds
         while not answers(port):
             if self.process.poll() is not None:
@@ -35,19 +36,19 @@ class Child:
             time.sleep(0.05)
 
     def output(self) -> str:
-        """What it has printed so far."""
+        """Everything it has printed so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def last_line(self) -> str:
-        """The end of its output, for messages."""
+        """The last non-empty line of its output, for error messages."""
         lines = [line for line in self.output().splitlines() if line.strip()]
         return lines[-1].strip() if lines else "no output"
 
 
 class Children:
-    """Started in order, stopped in reverse. On Linux they are also stopped when this process is killed.
+    """Programs that are stopped in reverse order of their start. On Linux they also stop when this process is killed.
 
-    They have to be started by a thread that lives as long as they should: Linux tells them when that thread ends.
+    Start them from a thread that outlives them: Linux signals them when the thread that started them ends.
     """
 
     def __init__(self, logs: Path) -> None:
@@ -56,7 +57,7 @@ class Children:
         self._running: list[Child] = []
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Child:
-        """Starts a program in ``folder``; output goes to ``NAME.log``."""
+        """Starts a program in ``folder``; its output goes to ``NAME.log``."""
         wrapped = [sys.executable, "-m", "cabafl.processes.tethered", str(os.getpid()), *command]
         log = self._logs / f"{name}.log"
         with log.open("wb") as file:
@@ -67,19 +68,19 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches this process only, which stops them in order
+                start_new_session=True,  # Ctrl-C reaches this process only, which then stops them in order
             )
         child = Child(name, process, log)
         self._running.append(child)
         return child
 
     def stop(self) -> None:
-        """Ends all, the last one started first."""
+        """Stops all programs, the last one started first; kills those that ignore SIGTERM."""
         while self._running:
             process = self._running.pop().process
             process.terminate()
             try:
-                process.wait(GRACE)
+                process.wait(STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -94,14 +95,14 @@ class Children:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens on a port of this machine."""
+    """Whether a local port accepts connections."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((LOOPBACK, port)) == 0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody uses at the moment."""
+    """Local ports that are unused at the moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them."""
+"""Makes a process end with its parent."""
 
 import contextlib
 import ctypes
@@ -7,11 +7,13 @@ import signal
 import threading
 import time
 
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Sends this process a signal when its parent is gone, in the middle of whatever it does."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux; elsewhere the thread below has to do
-        ctypes.CDLL(None).prctl(1, number)
+    """Makes this process receive signal ``number`` as soon as its parent, process ``parent``, is gone."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere the thread below does it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,7 +1,6 @@
-"""Runs a program that is asked to end when its parent is gone: ``python -m cabafl.processes.tethered PARENT PROGRAM``.
+"""Runs a program that gets SIGTERM when its parent ends: ``python -m cabafl.processes.tethered PARENT PROGRAM``.
 
-A program of its own, since the wish has to be made by the process it is for; Linux keeps it when a program takes the
-place of another.
+PDEATHSIG must be set by the child itself; it survives exec.
 """
 
 import os

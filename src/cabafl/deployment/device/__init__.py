@@ -1,1 +1,1 @@
-"""What runs on a device: it receives models, trains them and describes its data."""
+"""What runs on a device: receives models, trains them, computes features of its data."""

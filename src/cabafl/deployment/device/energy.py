@@ -1,4 +1,4 @@
-"""What a job costs a device: read from its power sensors where there are any, else from a configured power."""
+"""Energy of a job in joules: from power sensors if there are any, otherwise from a configured power."""
 
 import threading
 import time
@@ -9,41 +9,40 @@ from pathlib import Path
 from typing import Protocol
 
 SYSTEM = Path("/sys")
-SAMPLING = 0.1  # seconds between two readings of a power sensor
+SAMPLING_INTERVAL = 0.1  # seconds between two readings of a power sensor
 
 
 @dataclass
 class Reading:
-    """What has been measured so far."""
+    """Energy measured so far."""
 
     joules: float = 0.0
 
 
 class Meter(Protocol):
-    """Measures energy."""
+    """Measures the energy of some work."""
 
-    source: str  # what the figures rest on
+    source: str  # of the figures, for the log
 
     def joules(self, work: Callable[[], None]) -> float:
-        """Carries out some work and tells what it cost."""
+        """Runs ``work``; returns its energy in joules."""
 
 
 class ConfiguredPower:
-    """Time times a given power."""
+    """Elapsed time times a given power."""
 
     def __init__(self, watts: float) -> None:
         self.source = f"{watts:g} W as configured"
         self._watts = watts
 
     def joules(self, work: Callable[[], None]) -> float:
-        """See `Meter`."""
         began = time.perf_counter()
         work()
         return (time.perf_counter() - began) * self._watts
 
 
 class EnergyCounters:
-    """Intel RAPL: counters of microjoules, one per processor package, that start again from 0 at their end."""
+    """Intel RAPL: one counter of microjoules per processor package; counters wrap around to 0."""
 
     source = "Intel RAPL"
 
@@ -52,7 +51,6 @@ class EnergyCounters:
         self._ranges = [_number(folder / "max_energy_range_uj") for folder in folders]
 
     def joules(self, work: Callable[[], None]) -> float:
-        """See `Meter`."""
         before = [_number(counter) for counter in self._counters]
         work()
         after = [_number(counter) for counter in self._counters]
@@ -61,14 +59,13 @@ class EnergyCounters:
 
 
 class PowerSensors:
-    """Sensors of the momentary power, as on Jetson boards, read again and again while the work goes on."""
+    """Sensors of the momentary power, as on Jetson boards, sampled during the work and integrated over time."""
 
     def __init__(self, source: str, watts: Callable[[], float]) -> None:
         self.source = source
         self._watts = watts
 
     def joules(self, work: Callable[[], None]) -> float:
-        """See `Meter`."""
         with self._sampled() as reading:
             work()
         return reading.joules
@@ -85,7 +82,7 @@ class PowerSensors:
             last, power = now, watts
 
         def sample() -> None:
-            while not stop.wait(SAMPLING):
+            while not stop.wait(SAMPLING_INTERVAL):
                 take()
 
         sampler = threading.Thread(target=sample, daemon=True)
@@ -99,7 +96,7 @@ class PowerSensors:
 
 
 def find_meter(watts: float, system: Path = SYSTEM) -> Meter:
-    """The best source this machine offers; ``watts`` is used where it has no sensor that can be read."""
+    """The best meter of this machine; without a readable sensor, one that assumes ``watts``."""
     packages = [p for p in sorted((system / "class/powercap").glob("intel-rapl:*")) if p.name.count(":") == 1]
     if packages and all(_readable(p / "energy_uj") and _readable(p / "max_energy_range_uj") for p in packages):
         return EnergyCounters(packages)

@@ -1,6 +1,6 @@
-"""The device side: a process that stays, with torch, data and model in memory, and answers messages.
+"""The device process. It stays resident, with torch, data and model in memory, and answers messages.
 
-Flower itself starts a new Python process for every message.
+Flower itself would start a new Python process for every message.
 """
 
 import logging
@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from flwr.app import Context, Error, Message, RecordDict
 
-from cabafl.deployment.flower.internals import RETRY_CAP, DeviceConnection, Halted, Link, Patience, Refused
+from cabafl.deployment.flower.internals import RETRY_CAP, DeviceConnection, Halted, Link, Refused, Retrier
 from cabafl.deployment.heartbeat import every
 from cabafl.deployment.wire import TRAIN
 from cabafl.errors import UserError
@@ -23,10 +24,23 @@ from cabafl.errors import UserError
 Handler = Callable[[Message, Context], Message]
 NodeConfig = dict[str, bool | float | int | str]
 
-NAP = 0.2  # seconds after which a waiting thread looks whether to stop
-FAREWELL = 10.0  # seconds to end an answer that is not a training
-HANDLER_FAILED = 2  # error code of a reply, as Flower numbers them
+STOP_CHECK_INTERVAL = 0.2  # seconds
+SHUTDOWN_TIMEOUT = 10.0  # seconds to finish an answer that is not a training
+BACK_OFF = 20  # the pause between polls is the time since the last message divided by this
+HANDLER_FAILED = 2  # Flower's error code of a reply
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Polling:
+    """How often a device asks for messages, in seconds: every ``busy`` right after a message, then more and more rarely
+    up to every ``idle``, and every ``idle`` during a training.
+
+    Each request costs the SuperLink more than 10 ms, and it serves all devices on one core.
+    """
+
+    busy: float = 0.2
+    idle: float = 1.0
 
 
 def serve(
@@ -35,48 +49,51 @@ def serve(
     *,
     private_key: Path | None = None,
     node_config: NodeConfig | None = None,
-    poll: float = 0.2,
-    idle_poll: float = 1.0,
     heartbeat: float = 30.0,
-    patience: Patience | None = None,
+    polling: Polling | None = None,
+    retrier: Retrier | None = None,
 ) -> None:
-    """Answers messages until SIGTERM, SIGINT or ``patience.stop``; a SuperNode whose client app is ``handler``.
+    """Answers messages until SIGTERM, SIGINT or ``retrier.stop``; acts as a SuperNode with the client app ``handler``.
 
-    Asks for messages every ``poll`` seconds after the last one and less often later or during a training, every
-    ``idle_poll`` at the least: each question costs the SuperLink more than 10 ms, and it has one core to answer all.
-    The SuperLink takes the device for lost when it has not heard of it for twice ``heartbeat`` seconds; 10 is the least
-    it accepts.
+    The SuperLink counts the device as lost after twice ``heartbeat`` seconds without a heartbeat; the minimum is 10.
     """
-    patience = patience or Patience()
-    device = _Device(DeviceConnection(link, private_key, heartbeat, patience), handler, node_config or {}, patience)
+    retrier = retrier or Retrier()
+    connection = DeviceConnection(link, private_key, heartbeat, retrier)
+    device = _Device(connection, handler, node_config or {}, polling or Polling(), retrier.stop)
     try:
-        with device.signals(), every(heartbeat / 3, device.connection.beat):
+        with device.signals(), every(heartbeat / 3, connection.beat):
             device.connect()
-            device.answer_all(poll, idle_poll)
+            device.answer_all()
     except Halted:
         pass
     finally:
-        device.connection.close()
+        connection.close()
 
 
 class _Device:
-    """Two threads: the main one trains, which a signal can interrupt; the other fetches messages and answers all else,
-    so that features are told while a training goes on."""
+    """Uses two threads. The main thread trains, so that a signal can interrupt a training; the receiver thread polls
+    for messages and answers all others, so that a device reports features during a training."""
 
     def __init__(
-        self, connection: DeviceConnection, handler: Handler, node_config: NodeConfig, patience: Patience
+        self,
+        connection: DeviceConnection,
+        handler: Handler,
+        node_config: NodeConfig,
+        polling: Polling,
+        stop: threading.Event,
     ) -> None:
         self.connection = connection
         self.handler = handler
         self.node_config = node_config
-        self.stop = patience.stop
+        self.polling = polling
+        self.stop = stop
         self.trainings: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.training = False
-        self.failure: BaseException | None = None  # of the other thread
+        self.failure: BaseException | None = None  # of the receiver thread
         self._connecting = threading.Lock()
 
     def connect(self) -> None:
-        """A device that died without a word is refused until the SuperLink has missed it."""
+        """Goes online. After a crash the SuperLink refuses the device until it has noticed missing heartbeats."""
         deadline = time.monotonic() + 2 * self.connection.heartbeat + 4 * RETRY_CAP
         while True:
             try:
@@ -94,34 +111,34 @@ class _Device:
                 _log.info("connected as node %d", self.connection.node_id)
                 return
 
-    def answer_all(self, poll: float, idle_poll: float) -> None:
-        """Until stopped."""
-        receiver = threading.Thread(target=self._receive_all, args=(poll, idle_poll), daemon=True)
+    def answer_all(self) -> None:
+        """Answers messages until stopped; raises what made the receiver thread fail."""
+        receiver = threading.Thread(target=self._receive_all, daemon=True)
         receiver.start()
         while not self.stop.is_set():
             with suppress(queue.Empty):
-                message = self.trainings.get(timeout=NAP)
+                message = self.trainings.get(timeout=STOP_CHECK_INTERVAL)
                 try:
                     self.training = True
                     reply, seconds = self._handle(message)
                 finally:
                     self.training = False
                 self._send(reply, seconds)
-        receiver.join(FAREWELL)
+        receiver.join(SHUTDOWN_TIMEOUT)
         if self.failure is not None:
             raise self.failure
 
-    def _receive_all(self, poll: float, idle_poll: float) -> None:
+    def _receive_all(self) -> None:
         try:
             last = time.monotonic()
             pause = 0.0
             while not self.stop.wait(pause):
-                if self._receive(poll):
+                if self._receive():
                     last, pause = time.monotonic(), 0.0
                 elif self.training:
-                    pause = idle_poll
+                    pause = self.polling.idle
                 else:
-                    pause = min(max(poll, (time.monotonic() - last) / 20), idle_poll)
+                    pause = min(max(self.polling.busy, (time.monotonic() - last) / BACK_OFF), self.polling.idle)
         except Halted:
             pass
         except BaseException as failure:
@@ -129,12 +146,12 @@ class _Device:
         finally:
             self.stop.set()
 
-    def _receive(self, poll: float) -> bool:
-        """Whether there was something to do."""
+    def _receive(self) -> bool:
+        """Asks for a message and handles it; returns False if there was none."""
         try:
-            message = self.connection.receive(poll)
+            message = self.connection.receive(self.polling.busy)
         except Refused as refused:
-            self._put_up_with(refused)
+            self._recover(refused)
             return True
         if message is None:
             return False
@@ -151,19 +168,22 @@ class _Device:
             if not self.connection.send(reply, seconds):
                 _log.warning("a reply was dropped: the SuperLink does not store it")
         except Refused as refused:
-            self._put_up_with(refused)
+            self._recover(refused)
 
-    def _put_up_with(self, refused: Refused) -> None:
-        if refused.status != 401:  # 403: the run has ended
+    def _recover(self, refused: Refused) -> None:
+        """Reconnects if the SuperLink has forgotten this device (401); otherwise, e.g. 403 after the end of the run,
+        only logs."""
+        if refused.status != 401:
             _log.warning("a message was dropped: %s", refused)
-        elif self._connecting.acquire(blocking=False):  # a SuperLink that has forgotten this device
+        elif self._connecting.acquire(blocking=False):
             try:
                 self.connect()
             finally:
                 self._connecting.release()
 
     def _handle(self, message: Message) -> tuple[Message, float]:
-        """The handler's reply, or an error that says no more than the kind of exception; and the seconds it took."""
+        """The handler's reply and the seconds it took. If the handler fails, the reply names only the exception's
+        class: its text may be private."""
         context = Context(message.metadata.run_id, self.connection.node_id, self.node_config, RecordDict(), {})
         started = time.monotonic()
         try:
@@ -177,19 +197,19 @@ class _Device:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT mean ``stop`` inside; outside of the main thread nothing changes."""
+        """Lets SIGTERM and SIGINT stop the device. Does nothing outside of the main thread, which gets all signals."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
             for number, action in before.items():
                 signal.signal(number, action)
 
-    def _signalled(self, _number: int, _frame: FrameType | None) -> None:
-        """Ends the training where it is; everything else ends by itself soon."""
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """Aborts a training at once; everything else ends by itself soon."""
         self.stop.set()
         if self.training:
             raise Halted

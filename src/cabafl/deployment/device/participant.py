@@ -1,6 +1,6 @@
-"""What a device does with the messages it gets: it keeps its data and a model in memory, trains, describes its data.
+"""What a device does with messages: it keeps its data and models in memory, trains, and computes features.
 
-The server is told the number of samples, trained weights, features, seconds and joules, and nothing else.
+The server gets the number of samples, trained weights, features, seconds and joules, and nothing else.
 """
 
 import importlib
@@ -26,12 +26,12 @@ from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task, Trained
 from cabafl.methods.base import Objective, Weights
 
-ME = 0  # the only device of its own partition
+SELF = 0  # this device's number in a partition of one
 _log = logging.getLogger(__name__)
 
 
 class Participant:
-    """A message in, a message out. Features have a model of their own: they can be asked for during a training."""
+    """Answers messages. Features use a second model, so that they can be computed during a training."""
 
     def __init__(self, device: Device) -> None:
         torch.set_num_threads(device.threads)
@@ -40,11 +40,11 @@ class Participant:
         self.greeting: Greeting | None = None
         self._trains: Task | None = None
         self._describes: Task | None = None
-        self._steps = 0  # of DP-SGD
+        self._steps = 0  # of DP-SGD since the process started
         _log.info("energy: %s", self.meter.source)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """The reply; whatever goes wrong is raised."""
+        """The reply to a message; raises on any failure."""
         kind = message.metadata.message_type
         if kind == wire.HELLO:
             greeting = Greeting.read(wire.decode_greeting(message.content))
@@ -60,7 +60,7 @@ class Participant:
         return Message(content=content, reply_to=message)
 
     def join(self, greeting: Greeting) -> int:
-        """Gets ready for an experiment; how many samples this device trains with."""
+        """Loads data and models for an experiment, unless they are loaded already; returns the number of samples."""
         if greeting != self.greeting or self._trains is None:
             self._trains = make_task(self.device, greeting)
             self._describes = make_task(self.device, greeting, self._trains)
@@ -75,14 +75,14 @@ class Participant:
         return self.greeting.weights
 
     def _train(self, job: TrainingJob) -> RecordDict:
-        """With a pace, the rest of the time is spent waiting: so a fast machine stands in for a slow one."""
+        """Trains, then sleeps until ``pace`` seconds have passed, so that a fast machine can imitate a slow one."""
         task = self._trains
         assert task is not None
         began = time.perf_counter()
         results: list[Trained] = []
 
         def work() -> None:
-            results.append(task.train(job.number, ME, job.weights, job.objective))
+            results.append(task.train(job.number, SELF, job.weights, job.objective))
             left = 0.0 if self.device.pace is None else self.device.pace - (time.perf_counter() - began)
             if left > 0:
                 time.sleep(left)
@@ -95,7 +95,7 @@ class Participant:
         return wire.encode_reply(TrainingReply(trained.weights, seconds, joules, trained.loss))
 
     def _account(self, task: Task, objective: Objective) -> None:
-        """Logs, for the owner of the device only, how much privacy all trainings so far have spent."""
+        """Logs the epsilon spent by all trainings so far; it stays on the device."""
         if task.dp is None:
             return
         training, delta = task.spec.training, task.spec.privacy.dp_delta
@@ -106,17 +106,18 @@ class Participant:
 
     def _features(self, query: FeatureQuery) -> Weights:
         assert self._describes is not None
-        row: Weights = self._describes.features(query.weights, query.kind, [ME])[0]
+        row: Weights = self._describes.features(query.weights, query.kind, [SELF])[0]
         return row
 
 
 def make_task(device: Device, greeting: Greeting, like: Task | None = None) -> Task:
-    """The device's own samples and a network for them; shares the samples of the task ``like``."""
+    """The device's samples and a model; takes the samples from the task ``like`` if given. Raises `UserError` if the
+    device cannot or must not run the model."""
     name = greeting.task.model
     if ":" in name and not device.allow_modules:
         raise UserError(
-            f"model = {name!r}: the server names code of its own; accepted: the models of `cabafl models`, "
-            "or allow_modules = true in device.toml"
+            f"model = {name!r}: not a built-in model; accepted: the models of `cabafl models`, or any installed one "
+            "with allow_modules = true in device.toml"
         )
     dataset = like.dataset if like is not None else _own_samples(device, greeting)
     count = len(dataset.train)
@@ -141,7 +142,7 @@ def _own_samples(device: Device, greeting: Greeting) -> Dataset:
 
 
 def _loaded(name: str, task: TaskSpec) -> Split:
-    """Samples from the user's own function: ``x, y`` as arrays or tensors."""
+    """Samples from a user's function that returns ``x, y`` as arrays or tensors."""
     module, colon, function = name.partition(":")
     try:
         if not colon:
@@ -152,7 +153,7 @@ def _loaded(name: str, task: TaskSpec) -> Split:
         raise UserError(f"data = {name!r}: cannot be used: {error}") from None
     if tuple(x.shape[1:]) != task.input_shape or y.shape != x.shape[:1]:
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
-        raise UserError(f"data = {name!r}: gives shapes {shapes}; accepted: n x {task.input_shape} and n labels")
+        raise UserError(f"data = {name!r}: returns shapes {shapes}; accepted: n x {task.input_shape} and n labels")
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
         raise UserError(f"data = {name!r}: labels from {y.min()} to {y.max()}; accepted: 0 to {task.classes - 1}")
     return Split(x, y)

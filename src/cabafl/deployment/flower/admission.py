@@ -10,26 +10,26 @@ from cabafl.deployment.flower.internals import Control, Link, Registered
 from cabafl.deployment.folder.layout import CA, DEVICES, PUBLIC_KEY, FleetFolder
 from cabafl.errors import UserError
 
-GONE = "unregistered"
+UNREGISTERED = "unregistered"  # status of a banned device
 
 
 def server_link(fleet: FleetFolder) -> Link:
-    """The SuperLink as the server reaches it: on loopback, behind the proxy."""
+    """The SuperLink as the server reaches it: on loopback, without the proxy."""
     return Link(fleet.settings.superlink, fleet.path / CA)
 
 
 def admit(fleet: FleetFolder) -> dict[int, int]:
-    """Exactly the devices of the folder are admitted from now on; returns Flower's node ids by device id.
+    """Admits exactly the devices of the folder; returns Flower's node IDs by device ID.
 
-    Devices already known keep their node id. A device without a folder is shut out at once and for good: Flower takes
-    no key twice.
+    Known devices keep their node ID. A device whose folder is gone is banned at once and permanently: Flower never
+    accepts a banned key again.
     """
     wanted = {number: public_key(folder / PUBLIC_KEY) for number, folder in fleet.device_folders().items()}
     with closing(Control(server_link(fleet))) as control:
         known = {node.key: node for node in control.nodes()}
-        _refuse_returning(wanted, known)
+        _refuse_banned(wanted, known)
         for node in known.values():
-            if node.status != GONE and node.key not in wanted.values():
+            if node.status != UNREGISTERED and node.key not in wanted.values():
                 control.unregister(node.id)
         ids = {number: known[key].id for number, key in wanted.items() if key in known}
         for number in wanted.keys() - ids.keys():
@@ -37,25 +37,25 @@ def admit(fleet: FleetFolder) -> dict[int, int]:
     return dict(sorted(ids.items()))
 
 
-def _refuse_returning(wanted: Mapping[int, bytes], known: Mapping[bytes, Registered]) -> None:
+def _refuse_banned(wanted: Mapping[int, bytes], known: Mapping[bytes, Registered]) -> None:
     for number, key in wanted.items():
-        if key in known and known[key].status == GONE:
+        if key in known and known[key].status == UNREGISTERED:
             raise UserError(
-                f"{DEVICES}/{number:03}: its key was shut out before; accepted: a new key (`cabafl deploy init DIR "
+                f"{DEVICES}/{number:03}: its key was banned before; accepted: a new key (`cabafl deploy init DIR "
                 "--add 1`)"
             )
 
 
 def registered(fleet: FleetFolder) -> list[Registered]:
-    """The devices the SuperLink has ever admitted."""
+    """All devices the SuperLink has ever admitted, including banned ones."""
     with closing(Control(server_link(fleet))) as control:
         return control.nodes()
 
 
 def public_key(path: Path) -> bytes:
-    """The form in which Flower keeps it: PEM."""
+    """Reads an OpenSSH public key; returns it as PEM, the form Flower stores."""
     try:
         key = load_ssh_public_key(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: no public key that can be read: {error}") from None
+        raise UserError(f"{path}: cannot be read as a public key: {error}") from None
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

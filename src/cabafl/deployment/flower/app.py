@@ -1,7 +1,7 @@
-"""The standard components of a Flower app, for `flwr run`: the same methods over a SuperLink as it comes.
+"""A standard Flower app for `flwr run`: runs the methods on an unmodified SuperLink.
 
-Flower starts a new process for every message, so a device has to read its data anew each time: `cabafl deploy` is the
-faster way. The run's configuration names the experiment; a SuperNode's, its part of the data (``partition-id``).
+Flower starts a new process for every message, so a device loads its data each time; `cabafl deploy` is faster. The run
+configuration names the experiment, the node configuration the device's part of the data (``partition-id``).
 """
 
 import time
@@ -25,27 +25,27 @@ server = ServerApp()
 
 
 class PlainGrid:
-    """See `service.Network`: the grid Flower hands to a server app, with as many devices as are there in the end."""
+    """See `Transport`: the grid Flower passes to a server app, with the first ``devices`` nodes that connect."""
 
     def __init__(self, grid: Grid, devices: int) -> None:
         self.grid = grid
         self.devices = devices
 
     def nodes(self) -> Mapping[int, int]:
-        """Waits until all are there."""
+        """Waits until enough nodes are online."""
         while len(found := sorted(self.grid.get_node_ids())) < self.devices:
             time.sleep(1.0)
         return dict(enumerate(found[: self.devices]))
 
     def open(self, max_bytes: int, resumed: bool, again: bool = False) -> Grid:
-        """There is one for the life of this process."""
+        """Always the same grid: Flower makes one per process."""
         return self.grid
 
     def interrupt(self) -> None:
-        """Nothing waits here."""
+        """Does nothing: no call of this grid waits."""
 
     def close(self, finished: bool) -> None:
-        """Flower does."""
+        """Does nothing: Flower closes its grid itself."""
 
 
 def _experiment(context: Context) -> tuple[Experiment, int]:
@@ -57,7 +57,7 @@ def _experiment(context: Context) -> tuple[Experiment, int]:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Carries one run out."""
+    """Runs the experiment named by the run configuration."""
     experiment, devices = _experiment(context)
     serve(experiment, PlainGrid(grid, devices), Path(str(context.run_config["out"])), warn=print)
 

@@ -1,6 +1,6 @@
-"""The server side: a run at the SuperLink, driven by a process of ours.
+"""A run at the SuperLink, driven by this process.
 
-The process takes the place of the ServerApp process Flower would start: the SuperLink must run with
+The process replaces the ServerApp process that Flower would start, so the SuperLink must run with
 ``--isolation process``. Devices and their replies are not trusted.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.app import Error, Message, RecordDict
 
+from cabafl.deployment.flower.carrier import MALFORMED, UNAVAILABLE
 from cabafl.deployment.flower.internals import (
     PART_LIMIT,
     PIECE,
@@ -18,57 +19,56 @@ from cabafl.deployment.flower.internals import (
     Arrival,
     Halted,
     Link,
-    Patience,
+    Retrier,
     RunConnection,
     RunLost,
     Ticket,
     UploadLost,
     content_of,
     error_of,
-    reply,
+    make_reply,
     start_run,
 )
 from cabafl.deployment.heartbeat import every
 from cabafl.errors import UserError
 
-MALFORMED = 0  # error codes of replies, as Flower numbers them
-UNAVAILABLE = 3
-BEAT = 5.0  # seconds between two signs of life; the SuperLink ends a run after a minute without
-GRACE = 2 * RETRY_CAP + 2.0  # seconds after an outage in which the SuperLink may not have heard of all devices again
+HEARTBEAT = 5.0  # seconds; the SuperLink ends a run after a minute without one
+SETTLE_TIME = 2 * RETRY_CAP + 2.0  # seconds after an outage until all devices have reported to the SuperLink again
+EXTRA_PARTS = 16  # parts of a reply besides its array chunks
 
 
 def open_grid(link: Link, max_bytes: int) -> "FleetGrid":
-    """A grid with a new run. ``max_bytes`` is the largest reply accepted."""
-    ticket = start_run(link, Patience())
-    patience = Patience()
-    return FleetGrid(RunConnection(link, ticket, patience), patience, max_bytes)
+    """Starts a new run. ``max_bytes`` is the size of the largest reply accepted."""
+    ticket = start_run(link, Retrier())
+    retrier = Retrier()
+    return FleetGrid(RunConnection(link, ticket, retrier), retrier, max_bytes)
 
 
 def reopen_grid(link: Link, ticket: Ticket, max_bytes: int) -> "FleetGrid":
-    """The grid of a run whose server died less than a minute ago; raises `RunLost` later than that.
+    """Continues a run whose server died less than a minute ago; raises `RunLost` after that.
 
-    Replies that arrived meanwhile are there for whoever knows the ids of the messages.
+    Replies that arrived meanwhile can be pulled with the IDs of their messages.
     """
-    patience = Patience()
-    connection = RunConnection(link, ticket, patience)
+    retrier = Retrier()
+    connection = RunConnection(link, ticket, retrier)
     connection.beat()
-    return FleetGrid(connection, patience, max_bytes)
+    return FleetGrid(connection, retrier, max_bytes)
 
 
 class FleetGrid:
-    """Messages to devices and their replies, as Flower's own grid has them, but it never waits for a device.
+    """Messages to devices and their replies. Has the interface of Flower's grid but never waits for a device.
 
-    After an outage of the SuperLink nothing is asked for a while: devices it has not heard of yet would be taken for
-    lost, with their jobs.
+    For `SETTLE_TIME` after an outage of the SuperLink it pulls no replies: the SuperLink would report every device
+    that has not reconnected yet as lost, together with its job.
     """
 
-    def __init__(self, connection: RunConnection, patience: Patience, max_bytes: int) -> None:
+    def __init__(self, connection: RunConnection, retrier: Retrier, max_bytes: int) -> None:
         self.connection = connection
         self.max_bytes = max_bytes
-        self._patience = patience
-        self._arriving: dict[str, Arrival] = {}
-        self._heart = ExitStack()
-        self._heart.enter_context(every(BEAT, connection.beat))
+        self._retrier = retrier
+        self._arriving: dict[str, Arrival] = {}  # by the ID of the message they answer
+        self._heartbeat = ExitStack()
+        self._heartbeat.enter_context(every(HEARTBEAT, connection.beat))
 
     @property
     def ticket(self) -> Ticket:
@@ -77,58 +77,58 @@ class FleetGrid:
 
     @property
     def settling(self) -> bool:
-        """Whether the SuperLink was away a moment ago."""
-        ended = self._patience.outage_ended
-        return ended is not None and time.monotonic() - ended <= GRACE
+        """Whether an outage ended less than `SETTLE_TIME` ago."""
+        ended = self._retrier.outage_ended
+        return ended is not None and time.monotonic() - ended <= SETTLE_TIME
 
     def settle(self) -> None:
-        """Nothing is known about the time before: as after an outage."""
-        self._patience.outage_ended = time.monotonic()
+        """Behaves as if an outage had just ended, because the time before is unknown."""
+        self._retrier.outage_ended = time.monotonic()
 
     def interrupt(self) -> None:
-        """Ends all waiting for the SuperLink; may be called by a signal."""
-        self._patience.stop.set()
+        """Makes calls that wait for the SuperLink raise `Halted`; safe in a signal handler."""
+        self._retrier.stop.set()
 
     @property
     def run(self) -> Any:
-        """As of Flower's grid: has ``run_id``."""
+        """Has ``run_id``, as on Flower's grid."""
         return self.connection.run
 
     def get_node_ids(self) -> list[int]:
-        """Devices that are present."""
+        """Devices that are online."""
         return self.connection.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Sends; the ids of the messages, empty for a device the SuperLink does not know."""
+        """Sends messages; returns their IDs, an empty one for a device unknown to the SuperLink."""
         return self.connection.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Replies that have arrived whole, each once. A lost device, an expired or a malformed reply is an error."""
+        """Complete replies, each returned once. A lost device, an expired or a malformed reply gives an error reply."""
         wanted = [message_id for message_id in message_ids if message_id not in self._arriving]
         if wanted:
-            self.connection.beat()  # waits an outage out: the next call would take every device for lost
+            self.connection.beat()  # waits for the end of an outage, in which `arrivals` would report devices as lost
         if wanted and not self.settling:
             for arrival in self.connection.arrivals(wanted):
                 self._arriving[arrival.envelope.metadata.reply_to_message_id] = arrival
         replies = {message_id: self._advance(arrival) for message_id, arrival in self._arriving.items()}
-        whole = {message_id: message for message_id, message in replies.items() if message is not None}
-        for message_id in whole:
+        complete = {message_id: message for message_id, message in replies.items() if message is not None}
+        for message_id in complete:
             del self._arriving[message_id]
-        return list(whole.values())
+        return list(complete.values())
 
     def finish(self) -> None:
-        """Ends the run: devices drop what they still have of it."""
-        self._heart.close()
+        """Ends the run: devices drop its messages."""
+        self._heartbeat.close()
         self.connection.finish()
 
     def close(self) -> None:
-        """Leaves the run to whoever reopens it."""
-        self._heart.close()
-        self._patience.stop.set()
+        """Disconnects without ending the run, which `reopen_grid` can continue."""
+        self._heartbeat.close()
+        self._retrier.stop.set()
         self.connection.close()
 
     def _advance(self, arrival: Arrival) -> Message | None:
-        """The reply if all of it is there, or what is wrong with it."""
+        """The reply once it is complete, or an error reply that says what is wrong with it."""
         content: Error | RecordDict | None = error_of(arrival)
         try:
             if content is None:
@@ -136,17 +136,17 @@ class FleetGrid:
                     return None
                 content = content_of(arrival, self.max_bytes)
         except UploadLost as error:
-            return reply(arrival, Error(UNAVAILABLE, str(error)))
+            return make_reply(arrival, Error(UNAVAILABLE, str(error)))
         except (RunLost, Halted, UserError):
             raise
-        except Exception as error:  # whatever a device can make of a message
+        except Exception as error:  # a device can make decoding fail in any way
             content = Error(MALFORMED, f"malformed reply: {error}")
         self.connection.confirm(arrival)
-        return reply(arrival, content)
+        return make_reply(arrival, content)
 
     def _fetch(self, arrival: Arrival) -> bool:
-        """Whether nothing is missing any more; raises when there is more than accepted."""
-        if len(arrival.missing) + len(arrival.parts) > self.max_bytes // PIECE + 16:
+        """Pulls the missing parts; returns whether all are here. Raises ValueError if the reply is too large."""
+        if len(arrival.missing) + len(arrival.parts) > self.max_bytes // PIECE + EXTRA_PARTS:
             raise ValueError("too many parts")
         size = sum(len(part) for part in arrival.parts.values())
         while arrival.missing:

@@ -1,4 +1,4 @@
-"""A fleet's SuperLink as the network of a service."""
+"""A fleet's SuperLink as the transport of a run."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from cabafl.deployment.flower.admission import admit, server_link
 from cabafl.deployment.flower.grid import FleetGrid, open_grid, reopen_grid
 from cabafl.deployment.flower.internals import Halted, RunLost, Ticket
 from cabafl.deployment.folder.layout import FleetFolder
-from cabafl.deployment.server.carrier import Hiccup
+from cabafl.deployment.server.carrier import TemporaryFailure
 from cabafl.files import lock
 
 TICKET = "run.json"
@@ -19,7 +19,7 @@ LOCK = "server.lock"
 
 
 class SuperLink:
-    """See `service.Network`. The ticket of the run is in the fleet's state folder while the run lasts."""
+    """See `server.driver.Transport`. While the run lasts its ticket is in the fleet's state folder."""
 
     def __init__(self, fleet: FleetFolder) -> None:
         self.fleet = fleet
@@ -27,12 +27,12 @@ class SuperLink:
         self.grid: FleetGrid | None = None
 
     def nodes(self) -> Mapping[int, int]:
-        """See `service.Network`."""
-        self._lock_out_others()
+        """Locks the fleet for this process and admits its devices. Raises `UserError` if another server runs."""
+        self._take_lock()
         return admit(self.fleet)
 
     def open(self, max_bytes: int, resumed: bool, again: bool = False) -> FleetGrid:
-        """See `service.Network`."""
+        """See `Transport.open`. Writes the ticket of a new run to disk, so that a restarted server can continue it."""
         link = server_link(self.fleet)
         ticket = self._ticket() if resumed and not again else None
         if self.grid is not None:
@@ -49,22 +49,22 @@ class SuperLink:
         return self.grid
 
     def interrupt(self) -> None:
-        """See `service.Network`."""
+        """See `Transport.interrupt`."""
         if self.grid is not None:
             self.grid.interrupt()
 
     def close(self, finished: bool) -> None:
-        """See `service.Network`."""
+        """See `Transport.close`. A finished run is ended at the SuperLink, if that can be reached."""
         if self.grid is None:
             return
         if finished:
-            with suppress(RunLost, Hiccup, Halted):
+            with suppress(RunLost, TemporaryFailure, Halted):
                 self.grid.finish()
             self.path.unlink(missing_ok=True)
         self.grid.close()
 
-    def _lock_out_others(self) -> None:
-        """Two servers on one fleet would take each other's answers."""
+    def _take_lock(self) -> None:
+        """Two servers on one fleet would take each other's replies."""
         self.fleet.state.mkdir(exist_ok=True)
         self._lock = (self.fleet.state / LOCK).open("w")  # held until this process ends
         lock(self._lock, f"{self.fleet.path}: another server runs on this fleet; accepted: one at a time")
@@ -77,7 +77,7 @@ class SuperLink:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Readable by its owner only, from the first byte on."""
+    """Writes a file with mode 0600 from its first byte on, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
     temporary.unlink(missing_ok=True)

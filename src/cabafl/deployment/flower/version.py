@@ -1,4 +1,4 @@
-"""Which Flower this was written for."""
+"""The version of Flower this package is written for."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -8,7 +8,7 @@ VERSION = "1.41"
 
 
 def require_flower() -> None:
-    """The installed Flower is the one whose internals are used here."""
+    """Raises `UserError` unless Flower 1.41 is installed: `flower.internals` depends on that version."""
     try:
         found = version("flwr")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The fleet folder: what it is called, where it listens, which devices it knows."""
+"""The fleet folder and its files: settings of the fleet (``fleet.toml``) and of each device (``device.toml``)."""
 
 import ipaddress
 import re
@@ -18,8 +18,8 @@ DEVICE = "device.toml"
 PRIVATE_KEY = "device.key"
 PUBLIC_KEY = "device.pub"
 CA = "ca.crt"
-MADE = "a folder made by `cabafl deploy init`"
-CHUNK = 5  # MiB: Flower sends arrays in pieces of this size
+ACCEPTED = "a folder made by `cabafl deploy init`"
+CHUNK = 5  # MiB: Flower sends arrays in chunks of this size
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
 _HOME = re.compile(r"(/[\w.-]+)+")
 _ADDRESS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
@@ -39,7 +39,7 @@ def _ip(text: str) -> str:
 
 def _home(text: str) -> str:
     if not _HOME.fullmatch(text):
-        raise ValueError("not usable in a unit; accepted: an absolute path of letters, digits, '.', '_' and '-'")
+        raise ValueError("not usable in a unit file; accepted: an absolute path of letters, digits, '.', '_' and '-'")
     return text
 
 
@@ -63,7 +63,7 @@ Ip = Annotated[str, AfterValidator(_ip)]
 
 
 class FleetSettings(BaseModel):
-    """What `cabafl deploy init` is told, and ``fleet.toml`` keeps."""
+    """The settings of `cabafl deploy init`, stored in ``fleet.toml``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -88,17 +88,17 @@ class FleetSettings(BaseModel):
 
     @property
     def host(self) -> str:
-        """The name devices use, as it stands in an address."""
+        """The first name, or IP address in brackets if it needs them, under which devices reach the server."""
         return self.name[0] if self.name else bracketed(self.ip[0])
 
     @property
     def address(self) -> str:
-        """Where devices find the server: host and public port."""
+        """Where devices reach the server: host and public port."""
         return f"{self.host}:{self.port}"
 
     @property
     def superlink(self) -> str:
-        """Where the SuperLink is on the server itself."""
+        """Loopback address of the SuperLink on the server."""
         return f"{LOOPBACK}:{self.superlink_port}"
 
     def toml(self) -> str:
@@ -107,7 +107,7 @@ class FleetSettings(BaseModel):
 
 
 def bracketed(ip: str) -> str:
-    """An IP address as it stands before a port."""
+    """An IP address as written before a port: IPv6 in brackets."""
     return f"[{ip}]" if ":" in ip else ip
 
 
@@ -131,52 +131,52 @@ class _DeviceFile(BaseModel):
 
 @dataclass(frozen=True)
 class Device:
-    """A device's folder, complete in itself: the only thing copied to the device."""
+    """A device's folder, which contains everything the device needs."""
 
     folder: Path
     server: str
     id: int
     partition: int
-    data: str | None = None  # package.module:function that gives the samples, instead of a part of a known data set
-    root: str | None = None  # folder or file of the known data set
-    watts: float = 10.0  # while training, where the machine has no sensor
+    data: str | None = None  # package.module:function that returns the samples, instead of a part of the data set
+    root: str | None = None  # folder or file of the data set
+    watts: float = 10.0  # power during training, if the machine has no sensor
     threads: int = 1
     processor: str = "cpu"
-    pace: float | None = None  # seconds a job takes at least: a fast machine stands in for a slow one
-    heartbeat: float = 30.0  # seconds between two signs of life; who is silent for twice as long counts as gone
-    allow_modules: bool = False  # the server may name code that is installed here as the model
+    pace: float | None = None  # minimum seconds per job: lets a fast machine imitate a slow one
+    heartbeat: float = 30.0  # seconds; a device counts as lost after twice as long without a heartbeat
+    allow_modules: bool = False  # let the server choose any installed class as the model
 
     @classmethod
     def load(cls, folder: Path) -> "Device":
-        """Reads a device's folder."""
-        file = validated(_DeviceFile, read_toml(folder / DEVICE, MADE))
+        """Reads ``device.toml``; raises `UserError` if it is missing or wrong."""
+        file = validated(_DeviceFile, read_toml(folder / DEVICE, ACCEPTED))
         values = file.model_dump(exclude={"server", "id", "partition_id"})
         return cls(folder.resolve(), file.server, file.id, file.partition_id, **values)
 
 
 @dataclass(frozen=True)
 class FleetFolder:
-    """A fleet folder."""
+    """A fleet folder on disk, with its settings."""
 
     path: Path
     settings: FleetSettings
 
     @classmethod
     def load(cls, path: Path) -> "FleetFolder":
-        """Reads a complete fleet folder."""
-        values = read_toml(path / SETTINGS, MADE)
+        """Reads ``fleet.toml``; raises `UserError` if it is missing or wrong."""
+        values = read_toml(path / SETTINGS, ACCEPTED)
         return cls(path.resolve(), validated(FleetSettings, values))
 
     @property
     def state(self) -> Path:
-        """Everything the running pieces write."""
+        """The folder for everything written at run time."""
         return self.path / "state"
 
     def device_folders(self) -> dict[int, Path]:
-        """The devices' folders by id; a folder under construction has another name."""
+        """The devices' folders by ID; incomplete ones have names that are not numbers and are skipped."""
         found = (path for path in (self.path / DEVICES).iterdir() if path.name.isdecimal())
         return dict(sorted((int(path.name), path) for path in found))
 
     def devices(self) -> list[Device]:
-        """All devices, in the order of their ids."""
+        """All devices, ordered by ID."""
         return [Device.load(folder) for folder in self.device_folders().values()]

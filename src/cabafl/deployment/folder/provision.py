@@ -1,6 +1,6 @@
-"""Makes fleet folders: keys, certificates, configuration, units.
+"""Makes fleet folders: keys, certificates, configuration, systemd units.
 
-Everything is made beside its final place and then renamed: a folder that exists is complete.
+Every folder is built under a temporary name and then renamed: a folder that exists is complete.
 """
 
 import re
@@ -34,7 +34,7 @@ from cabafl.deployment.folder.layout import (
 from cabafl.errors import UserError
 from cabafl.processes.children import LOOPBACK
 
-CALLS = (  # of the fleet API; without register-node and unregister-node, by which a device would admit itself
+CALLS = (  # of the fleet API; without register-node and unregister-node, so that a device cannot admit itself
     "activate-node",
     "deactivate-node",
     "send-node-heartbeat",
@@ -46,14 +46,14 @@ CALLS = (  # of the fleet API; without register-node and unregister-node, by whi
     "pull-object",
     "confirm-message-received",
 )
-MOST = 100_000  # devices made at once
+MAX_DEVICES = 100_000  # per call
 _SERVER_UNITS = ("cabafl-superlink.service", "cabafl-proxy.service", "cabafl-server.service")
 
 
 def make_fleet(path: Path, settings: FleetSettings, devices: int) -> FleetFolder:
-    """A new fleet folder, complete or not at all."""
+    """Makes a fleet folder, or raises `UserError` and leaves nothing behind."""
     _check_number("--devices", devices)
-    with _complete(path) as folder:
+    with _atomic_folder(path) as folder:
         values = _values(settings)
         _write_certificates(folder, settings)
         for name in ("superlink.sh", "proxy.sh"):
@@ -73,14 +73,14 @@ def make_fleet(path: Path, settings: FleetSettings, devices: int) -> FleetFolder
 
 
 def add_devices(fleet: FleetFolder, count: int) -> list[Device]:
-    """New devices with the next free ids."""
+    """Adds devices with the next free IDs."""
     _check_number("--add", count)
     first = max(fleet.device_folders(), default=-1) + 1
     return [Device.load(_make_device(fleet, number)) for number in range(first, first + count)]
 
 
 def _write_certificates(folder: Path, settings: FleetSettings) -> None:
-    """The server is also reached on loopback: by the proxy, and by whoever gives orders."""
+    """The server's certificate is also valid on loopback, where the proxy and the server connect to the SuperLink."""
     authority_key, authority = make_authority()
     names = dict.fromkeys((*settings.name, "localhost"))
     key, certificate = make_server(authority_key, names, dict.fromkeys((*settings.ip, LOOPBACK)))
@@ -93,7 +93,7 @@ def _write_certificates(folder: Path, settings: FleetSettings) -> None:
 def _make_device(fleet: FleetFolder, number: int) -> Path:
     target = fleet.path / DEVICES / f"{number:03}"
     values = {**_values(fleet.settings), "id": str(number)}
-    with _complete(target) as folder:
+    with _atomic_folder(target) as folder:
         write_device_key(folder / PRIVATE_KEY, folder / PUBLIC_KEY, make_device_key())
         shutil.copyfile(fleet.path / CA, folder / CA)
         _write(folder / DEVICE, values)
@@ -102,33 +102,33 @@ def _make_device(fleet: FleetFolder, number: int) -> Path:
 
 
 def _values(settings: FleetSettings) -> dict[str, str]:
-    """What the templates ask for."""
+    """The values of the placeholders in the templates."""
     return {
         **{key: str(value) for key, value in settings.model_dump().items()},
         "address": settings.address,
         "superlink": settings.superlink,
         "loopback": LOOPBACK,
         "listen": bracketed(settings.listen),
-        "places": ", ".join((*settings.name, *settings.ip)),
+        "hosts": ", ".join((*settings.name, *settings.ip)),
         "calls": "|".join(CALLS),
         "capability": "CAP_NET_BIND_SERVICE" if settings.port < 1024 else "",
     }
 
 
 def _write(path: Path, values: Mapping[str, str]) -> None:
-    """Fills in the template of the same name."""
+    """Writes the template of the same name with its placeholders filled in."""
     template = (files("cabafl.deployment") / "templates" / path.name).read_text(encoding="utf-8")
     path.write_text(re.sub(r"@(\w+)@", lambda match: values[match[1]], template), encoding="utf-8")
 
 
 def _check_number(option: str, value: int) -> None:
-    if not 1 <= value <= MOST:
-        raise UserError(f"{option} = {value}: accepted: 1 to {MOST}")
+    if not 1 <= value <= MAX_DEVICES:
+        raise UserError(f"{option} = {value}: accepted: 1 to {MAX_DEVICES}")
 
 
 @contextmanager
-def _complete(path: Path) -> Iterator[Path]:
-    """A folder beside ``path`` to work in, private to its owner, which in the end becomes ``path``."""
+def _atomic_folder(path: Path) -> Iterator[Path]:
+    """Yields a temporary folder of mode 0700 next to ``path``; renames it to ``path`` on success, else deletes it."""
     path = path.resolve()
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(f"{path}: exists and is not an empty folder; accepted: a new or empty folder")

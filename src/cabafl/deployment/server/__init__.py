@@ -1,1 +1,1 @@
-"""The server of a fleet: between the network and the engine."""
+"""The server of a fleet: connects the network with the engine."""

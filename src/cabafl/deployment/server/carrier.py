@@ -1,4 +1,5 @@
-"""What the server needs from a network: messages to nodes, answers to messages. Flower is one; tests have their own."""
+"""What the server needs from a network: messages to nodes and answers to messages. Implemented for Flower; tests have
+their own."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -8,19 +9,19 @@ from cabafl.methods.base import FeatureKind, Job, Weights
 
 
 class Forgotten(Exception):
-    """The network does not know this run any more: everything under way has to be sent again, on a new connection."""
+    """The network no longer knows this run: open a new connection and send everything under way again."""
 
 
-class Hiccup(Exception):
-    """A call failed that may well succeed later."""
+class TemporaryFailure(Exception):
+    """A call failed but may succeed later."""
 
 
 class Interrupted(Exception):
-    """A call was given up because this process is to end."""
+    """A call was given up because this process was asked to stop."""
 
 
 class Carrier(Protocol):
-    """Sends messages and brings answers; nothing here waits. All calls may raise the exceptions above."""
+    """Sends messages and collects answers; no call waits for a device. All calls may raise the exceptions above."""
 
     @property
     def network(self) -> str:
@@ -34,13 +35,13 @@ class Carrier(Protocol):
         """The nodes that are online."""
 
     def greet(self, node: int) -> str:
-        """Tells a node what the experiment is; the answer is `Hello`. All senders return the message's name."""
+        """Sends the experiment to a node, which answers with `Hello`. Like all senders, returns the message ID."""
 
     def send(self, node: int, job: Job) -> str:
-        """A job for a node; the answer is `TrainingReply`."""
+        """Sends a job to a node, which answers with `TrainingReply`."""
 
     def ask(self, node: int, weights: Weights, kind: FeatureKind) -> str:
-        """A question for a node's features; the answer is `FeatureReply`."""
+        """Asks a node for its features; it answers with `FeatureReply`."""
 
     def receive(self, messages: Collection[str]) -> list[Answer]:
-        """The answers that have arrived; each is given out once."""
+        """The answers to these messages that have arrived; each is returned once."""

@@ -1,4 +1,4 @@
-"""Between the network and the engine: answers become inputs, which are in the journal before they take effect; orders
+"""Connects the network with the engine. Answers become inputs, which are journaled before they take effect; orders
 become messages."""
 
 import time
@@ -16,22 +16,22 @@ from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
 from cabafl.methods.base import LossReason
 
-LOOK_FOR_NODES = 2.0  # seconds between two looks at who is online
-GREET_AGAIN = 300.0  # seconds after which a device that is still training is greeted again
-RESENT = 3  # how often a job is sent again before it counts as lost
+NODE_INTERVAL = 2.0  # seconds between two checks of which nodes are online
+REGREET_AFTER = 300.0  # seconds after which a device that is still training is greeted again
+MAX_RESENDS = 3  # how often a job is sent again before it counts as lost
 
 
-class Greeted(NamedTuple):
-    """A greeting under way, and the job its device had when it was sent."""
+class PendingGreeting(NamedTuple):
+    """A greeting without an answer yet."""
 
     node: int
-    busy: int | None
+    job: int | None  # the job its device had when the greeting was sent
 
 
 class Dispatcher:
-    """One run over one network. ``devices`` says which device a node is; the network has made sure of that.
+    """One run on one network. ``devices`` maps nodes to devices; the network has authenticated them.
 
-    The run begins, and its time with it, when ``enough`` devices have answered the greeting. ``clock`` counts seconds.
+    The run and its clock start when ``enough`` devices have answered the greeting. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -51,43 +51,43 @@ class Dispatcher:
         self.enough = enough
         self.clock = clock
         self.warn = warn
-        self.seen: dict[int, float] = {}  # when a device was heard of last, in seconds since the epoch
-        self._device = dict(devices)
+        self.seen: dict[int, float] = {}  # last answer of each device, in seconds since the epoch
+        self._device = dict(devices)  # by node
         self._node = {device: node for node, device in devices.items()}
         self._online: set[int] = set()  # nodes that were greeted
-        self._doubtful: set[int] = set()  # nodes that are greeted again at the next look
-        self._greeted: dict[int, float] = {}  # device: when, on the clock
-        self._resent: Counter[int] = Counter()  # by job
-        self._looked: float | None = None
-        self._zero: float | None = None  # where the clock stood when the run's time was 0
-        self._greetings: dict[str, Greeted] = {}  # by message
+        self._regreet: set[int] = set()  # nodes to greet again at the next check
+        self._greeted_at: dict[int, float] = {}  # by device, on `clock`
+        self._resends: Counter[int] = Counter()  # by job
+        self._checked_nodes_at: float | None = None  # on `clock`
+        self._start: float | None = None  # on `clock`: where the run's time is 0
+        self._greetings: dict[str, PendingGreeting] = {}  # by message
         self._jobs: dict[str, int] = {}  # message: job
         self._questions: dict[str, int] = {}  # message: device
-        self._rows: dict[int, npt.NDArray[np.float32]] = {}
-        self._unsent: list[int] = []  # jobs the engine has ordered
+        self._rows: dict[int, npt.NDArray[np.float32]] = {}  # features by device
+        self._unsent: list[int] = []  # jobs ordered by the engine
         self._asking = False  # the engine has ordered a feature collection that is not sent yet
 
     # The loop
 
     @property
     def started(self) -> bool:
-        """Whether the run, and its time, have begun."""
+        """Whether the run and its clock have started."""
         return self.engine.started
 
     def now(self) -> float:
-        """The run's time."""
-        return 0.0 if self._zero is None else self.clock() - self._zero
+        """Seconds since the run started; 0 before."""
+        return 0.0 if self._start is None else self.clock() - self._start
 
     def step(self) -> bool:
-        """One look around; whether anything happened."""
+        """Polls the network once; returns whether anything happened."""
         now = self.now()
         before = self.journal.length
-        self._look_for_nodes(now)
+        self._check_nodes(now)
         waiting = [*self._greetings, *self._jobs, *self._questions]
         for answer in self.carrier.receive(waiting) if waiting else []:
             self._take(answer, now)
         if not self.started and len(self.engine.present) >= self.enough:
-            self._zero = self.clock()
+            self._start = self.clock()
             self._give(Started(now))
         if self.engine.next_alarm() <= now:
             self._give(Passed(now))
@@ -100,35 +100,35 @@ class Dispatcher:
         self.replay(given)
 
     def replay(self, given: Input) -> None:
-        """Handles an input that is in the journal already."""
+        """Handles an input that is already in the journal."""
         self.engine.handle(given)
         orders = self.engine.take_orders()
         self._unsent += orders.jobs
         self._asking = self._asking or orders.ask
 
     def resume(self, now: float) -> None:
-        """After the journal was dealt with again, or on a new network, the run goes on at time ``now``: jobs that were
-        sent over this network are waited for, all others are sent. A question is asked again, and devices are greeted
-        again; both are idempotent."""
+        """Continues the run at time ``now``, after a replay of the journal or on a new network. Waits for jobs that
+        were sent over this network and sends all others. Asks for features and greets devices again; both are
+        idempotent."""
         if self.started:
-            self._zero = self.clock() - now
+            self._start = self.clock() - now
         sent = self.journal.sent(self.carrier.network)
         self._jobs = {sent[number]: number for number in self.engine.flights if number in sent}
         self._unsent = [number for number in self.engine.flights if number not in sent]
         self._asking = self.engine.question is not None
         self._greetings, self._questions = {}, {}
         for device in sorted(self.engine.present - self._node.keys()):
-            self._give(Left(now, device))  # shut out meanwhile
+            self._give(Left(now, device))  # banned in the meantime
         self._online = {self._node[device] for device in self.engine.present}
         for node in sorted(self._online):
             self._greet(node)
 
     def send_orders(self) -> None:
-        """Sends what the method has ordered."""
+        """Sends the jobs and the feature query ordered by the engine."""
         while self._unsent:
             number = self._unsent[0]
             flight = self.engine.flights.get(number)
-            if flight is not None:  # else cancelled at once
+            if flight is not None:  # else cancelled before it was sent
                 message = self.carrier.send(self._node[flight.device], flight)
                 self.journal.add_sent(number, message, self.carrier.network)
                 self._jobs[message] = number
@@ -140,35 +140,35 @@ class Dispatcher:
             self._rows = {}
         self._asking = False
 
-    # Who is there
+    # Which devices are online
 
-    def _look_for_nodes(self, now: float) -> None:
+    def _check_nodes(self, now: float) -> None:
         clock = self.clock()
-        if self._looked is not None and clock - self._looked < LOOK_FOR_NODES:
+        if self._checked_nodes_at is not None and clock - self._checked_nodes_at < NODE_INTERVAL:
             return
-        self._looked = clock
+        self._checked_nodes_at = clock
         online = self.carrier.nodes() & self._device.keys()
         if self.carrier.settling:
             online |= self._online
-        for node in sorted((online - self._online) | (online & self._doubtful)):
+        for node in sorted((online - self._online) | (online & self._regreet)):
             self._greet(node)
-        self._doubtful = set()
+        self._regreet = set()
         for node in sorted(self._online - online):
             self._greetings = {m: g for m, g in self._greetings.items() if g.node != node}
-            self._lose_sight(self._device[node], now)
+            self._drop(self._device[node], now)
         self._online = online
         for flight in list(self.engine.flights.values()):
-            if clock - self._greeted.get(flight.device, clock) > GREET_AGAIN and flight.device in self._node:
+            if clock - self._greeted_at.get(flight.device, clock) > REGREET_AFTER and flight.device in self._node:
                 self._greet(self._node[flight.device])
 
     def _greet(self, node: int) -> None:
-        """Also asked of a device that has been training for long: whether it still is the process that got the job."""
+        """Asks a device to join. The answer also shows whether the process that got its job is still running."""
         device = self._device[node]
-        self._greeted[device] = self.clock()
+        self._greeted_at[device] = self.clock()
         flight = self.engine.flight_of(device)
-        self._greetings[self.carrier.greet(node)] = Greeted(node, None if flight is None else flight.number)
+        self._greetings[self.carrier.greet(node)] = PendingGreeting(node, None if flight is None else flight.number)
 
-    def _lose_sight(self, device: int, now: float) -> None:
+    def _drop(self, device: int, now: float) -> None:
         self._questions = {m: d for m, d in self._questions.items() if d != device}
         if device in self.engine.present:
             self._give(Left(now, device))
@@ -178,7 +178,7 @@ class Dispatcher:
     def _take(self, answer: Answer, now: float) -> None:
         message, content = answer
         if message in self._greetings:
-            self._take_greeting(self._greetings.pop(message), content, now)
+            self._take_hello(self._greetings.pop(message), content, now)
         elif message in self._jobs:
             self._take_job(self._jobs.pop(message), content, now)
         elif message in self._questions:
@@ -189,18 +189,18 @@ class Dispatcher:
             else:
                 self.warn(f"device {device}: no features: {_text(content)}")
 
-    def _take_greeting(self, greeted: Greeted, content: object, now: float) -> None:
-        device = self._device[greeted.node]
+    def _take_hello(self, greeting: PendingGreeting, content: object, now: float) -> None:
+        device = self._device[greeting.node]
         if not isinstance(content, Hello):
-            self._doubtful.add(greeted.node)
+            self._regreet.add(greeting.node)
             self.warn(f"device {device}: does not take part: {_text(content)}")
             return
         self.seen[device] = time.time()
         flight = self.engine.flight_of(device)
-        flying = None if flight is None else flight.number
-        here = device in self.engine.present and self.engine.sizes[device] == content.samples
-        forgot = content.fresh and flying is not None and flying == greeted.busy  # its process got the job, and died
-        if not here or forgot or (flying is None and device not in self.engine.idle):
+        job = None if flight is None else flight.number
+        unchanged = device in self.engine.present and self.engine.sizes[device] == content.samples
+        job_lost = content.fresh and job is not None and job == greeting.job  # the process that got the job has died
+        if not unchanged or job_lost or (job is None and device not in self.engine.idle):
             self._give(Joined(now, device, content.samples))
 
     def _take_job(self, number: int, content: object, now: float) -> None:
@@ -214,21 +214,22 @@ class Dispatcher:
         elif isinstance(content, Trouble) and content.reason == "unknown":
             self._send_again(number, flight.abandoned, now)
         else:
-            self._doubtful.add(self._node[flight.device])  # perhaps a process that is new to the experiment
+            self._regreet.add(self._node[flight.device])  # a restarted process needs the greeting again
             self._give(Failed(now, number, _reason(content)))
             self.warn(f"device {flight.device}: job {number} lost: {_text(content)}")
 
     def _send_again(self, number: int, abandoned: bool, now: float) -> None:
-        """The answer was lost with an earlier server, or the message expired."""
-        self._resent[number] += 1
+        """Handles a job whose answer was fetched by an earlier server, or whose message expired."""
+        self._resends[number] += 1
         if abandoned:
             self._give(Failed(now, number, "timeout"))
-        elif self._resent[number] > RESENT:
+        elif self._resends[number] > MAX_RESENDS:
             self._give(Failed(now, number, "crash"))
         else:
             self._unsent.append(number)
 
     def _close_question(self, now: float) -> None:
+        """Ends a feature collection when all devices have answered or its time is up."""
         question = self.engine.question
         if question is None or self._asking:
             return

@@ -1,39 +1,39 @@
-"""Drives a run over real devices: polls the network, writes the status, recovers from outages."""
+"""Drives a run on real devices: polls the network, writes the status, recovers from outages."""
 
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from cabafl.deployment.flower.carrier import FlowerCarrier, Grid, most_bytes
-from cabafl.deployment.server.carrier import Forgotten, Hiccup, Interrupted
+from cabafl.deployment.flower.carrier import FlowerCarrier, Grid, reply_limit
+from cabafl.deployment.server.carrier import Forgotten, Interrupted, TemporaryFailure
 from cabafl.deployment.server.dispatcher import Dispatcher
 from cabafl.deployment.server.status import StatusFile
 from cabafl.engine.checkpoint import Checkpoint
 from cabafl.lifecycle.run import Lifecycle
 
-POLL = 0.15  # seconds between two looks for answers
-HICCUP = 2.0  # seconds after a failed call of the network
+POLL_INTERVAL = 0.15  # seconds
+RETRY_DELAY = 2.0  # seconds between a failed network call and the next attempt
 
 
 class Transport(Protocol):
-    """Opens the grid of a run, the first time and after the network has lost its memory."""
+    """Opens the grid of a run, at the start and again after the network has forgotten the run."""
 
     def nodes(self) -> Mapping[int, int]:
-        """Nodes of the network by device; exactly these are admitted."""
+        """Network nodes by device; the network admits exactly these."""
 
     def open(self, max_bytes: int, resumed: bool, again: bool = False) -> Grid:
-        """A grid whose replies have at most ``max_bytes`` bytes. ``resumed``: the grid of an earlier process if it
-        still exists; with ``again`` always a new one."""
+        """A grid that accepts replies of at most ``max_bytes`` bytes. ``resumed``: reuse the grid of an earlier process
+        if it still exists; ``again``: make a new one in any case."""
 
     def interrupt(self) -> None:
-        """Gives up calls that wait for the network; called by a signal handler."""
+        """Makes calls that wait for the network raise `Interrupted`; called by a signal handler."""
 
     def close(self, finished: bool) -> None:
-        """Leaves the run to a later process, or ends it for good."""
+        """Ends the run on the network if it is finished; otherwise a later process can continue it."""
 
 
 class FleetDriver:
-    """A run on real devices moves on by what they answer: see `lifecycle.run.Driver`."""
+    """The `Driver` of a run on real devices, whose answers move the run on."""
 
     def __init__(
         self,
@@ -50,21 +50,22 @@ class FleetDriver:
         self.transport = transport
         self.status = status
         self.check_stop = check_stop
-        self.wake = transport.interrupt
 
     def carry_out(self, run: Lifecycle, checkpoint: Checkpoint | None) -> dict[str, Any]:
-        """The whole run; says how it ended in the status file and leaves the network."""
+        """Runs to the end and returns the summary. However the run ends, the status file says so and the network
+        connection is closed."""
         finished = False
         try:
             summary = run.carry_out(self, checkpoint)
             finished = True
+            self.journal.discard()
         finally:
             self.status.write("complete" if finished else "stopped")
             self.transport.close(finished)
         return summary
 
     def begin(self, state: dict[str, Any] | None) -> None:
-        """Handles again the inputs that came after the checkpoint, then goes on where the journal ends."""
+        """Restores the checkpoint, replays the inputs journaled after it, and resumes where the journal ends."""
         now = 0.0
         if state is not None:
             self.engine.restore(state)
@@ -73,17 +74,17 @@ class FleetDriver:
             self.dispatcher.replay(given)
             now = max(now, given.time)
         if self.journal.length:
-            self._try(lambda: self.dispatcher.resume(now))
+            self._retry(lambda: self.dispatcher.resume(now))
 
     def step(self) -> bool:
-        """One look around; a pause when nothing happened."""
+        """Polls the network once and sleeps if nothing happened. Returns False when the run is over."""
         if self._over():
             return False
         before = self.journal.length
-        self._try(self.dispatcher.step)
+        self._retry(self.dispatcher.step)
         self.status.update()
         if self.journal.length == before:
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
         return True
 
     def _over(self) -> bool:
@@ -93,30 +94,34 @@ class FleetDriver:
         return self.engine.started and self.engine.over
 
     def state(self) -> dict[str, Any] | None:
-        """The engine's state and how much of the journal is in it."""
+        """The engine's state and the number of inputs it includes; None before the run has started."""
         return self.engine.state() | {"journal": self.journal.length} if self.engine.started else None
 
     def saved(self) -> None:
-        """The checkpoint holds everything in the journal so far."""
+        """The checkpoint includes all inputs journaled so far."""
         self.journal.forget(self.journal.length)
 
-    def _try(self, work: Callable[[], object]) -> None:
-        """Repeats a call until it succeeds or the run is to stop. A network that has lost its memory gets all jobs
-        under way again."""
+    def wake(self) -> None:
+        """Gives up waiting for the network; called by a signal handler."""
+        self.transport.interrupt()
+
+    def _retry(self, call: Callable[[], object]) -> None:
+        """Repeats a call until it succeeds or the run is asked to stop. If the network has forgotten the run, sends
+        all jobs under way again."""
         while True:
             self.check_stop()
             try:
-                work()
+                call()
                 return
             except Forgotten:
                 self.dispatcher.warn("the network has forgotten this run: jobs under way are sent again")
-                work = self._reconnect
-            except Hiccup as error:
-                self.dispatcher.warn(f"the network does not do its part: {error}; trying again")
-                time.sleep(HICCUP)
+                call = self._reconnect
+            except TemporaryFailure as error:
+                self.dispatcher.warn(f"a network call failed: {error}; trying again")
+                time.sleep(RETRY_DELAY)
             except Interrupted:
-                pass  # by `wake`; the next turn of the loop ends the run
+                pass  # caused by `wake`: `check_stop` ends the run
 
     def _reconnect(self) -> None:
-        self.carrier.grid = self.transport.open(most_bytes(self.carrier.length), resumed=True, again=True)
+        self.carrier.grid = self.transport.open(reply_limit(self.carrier.length), resumed=True, again=True)
         self.dispatcher.resume(self.dispatcher.now())

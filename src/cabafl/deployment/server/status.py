@@ -1,4 +1,4 @@
-"""The status file of a running server, which `cabafl deploy status` shows."""
+"""The status file of a running server, shown by `cabafl deploy status`."""
 
 import json
 import time
@@ -19,35 +19,35 @@ INTERVAL = 2.0  # seconds between two status files
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """A line of ``cabafl deploy status``."""
+    """One device of the status file."""
 
     device: int
     online: bool
     samples: int
     job: int | None
     slot: int | None
-    since: float | None  # the run's time when the job was sent
-    seen: float | None  # seconds since the epoch
-    jobs: int
+    since: float | None  # when the job was sent, in seconds of the run
+    seen: float | None  # last answer, in seconds since the epoch
+    jobs: int  # sent to it so far
 
 
 class StatusFile:
-    """Writes the state of a run every few seconds; without a path, nothing."""
+    """Writes the state of a run every few seconds; without a path it writes nothing."""
 
     def __init__(self, path: Path | None, run: Lifecycle, dispatcher: Dispatcher) -> None:
         self.path = path
         self.run = run
         self.dispatcher = dispatcher
-        self._written = -INTERVAL
+        self._last_written = -INTERVAL
 
     def update(self) -> None:
-        """Writes the file if it is due."""
-        if time.perf_counter() - self._written > INTERVAL:
+        """Writes the file if `INTERVAL` has passed."""
+        if time.perf_counter() - self._last_written > INTERVAL:
             self.write("running" if self.dispatcher.started else "waiting for devices")
 
     def write(self, state: str) -> None:
-        """Writes the file now. A status that cannot be written does not stop the run."""
-        self._written = time.perf_counter()
+        """Writes the file now. An OSError is ignored: it does not stop the run."""
+        self._last_written = time.perf_counter()
         if self.path is None or self.run.folder is None:
             return
         engine, experiment, rows = self.dispatcher.engine, self.run.experiment, self.run.rows
@@ -69,9 +69,9 @@ class StatusFile:
 
     def _devices(self) -> Iterator[DeviceStatus]:
         engine = self.dispatcher.engine
-        holds = {flight.device: flight for flight in engine.flights.values()}
+        flights = {flight.device: flight for flight in engine.flights.values()}
         for device in range(len(engine.sizes)):
-            flight = holds.get(device)
+            flight = flights.get(device)
             yield DeviceStatus(
                 device,
                 device in engine.present,
@@ -85,7 +85,7 @@ class StatusFile:
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """The last status a server wrote."""
+    """The last status written by a server; raises `UserError` if there is none."""
     try:
         status = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

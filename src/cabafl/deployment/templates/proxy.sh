@@ -1,5 +1,5 @@
 #!/bin/sh
-# The public port. Needs no root: what nginx writes is below state/proxy. Further words go to nginx (-t: check only).
+# The public port. Needs no root: nginx writes below state/proxy. Arguments are passed to nginx (-t: check only).
 set -eu
 cd "$(dirname "$0")"
 umask 077

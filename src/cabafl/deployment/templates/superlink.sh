@@ -1,5 +1,5 @@
 #!/bin/sh
-# The SuperLink, on loopback only: its one port also takes control calls, which ask for no credentials.
+# The SuperLink, on loopback only: its port also accepts control calls, which need no credentials.
 set -eu
 cd "$(dirname "$0")"
 umask 077

@@ -1,1 +1,1 @@
-"""A whole fleet on this machine."""
+"""A whole fleet on one machine."""

@@ -1,4 +1,4 @@
-"""SuperLink and public port of a fleet, as children of this process."""
+"""Starts a fleet's SuperLink and public port as child processes."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from cabafl.processes.children import LOOPBACK, Child, Children, answers
 
 
 def environment(flower_home: Path) -> dict[str, str]:
-    """For Flower's programs: no calls home, files in one place, the programs of this Python first."""
+    """Environment of Flower's programs: no telemetry, files in ``flower_home``, this Python's programs first."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     return {
         **os.environ,
@@ -24,13 +24,13 @@ def environment(flower_home: Path) -> dict[str, str]:
 
 
 def start_superlink(children: Children, fleet: FleetFolder) -> Child:
-    """The SuperLink; returns when it answers."""
+    """Starts the SuperLink; returns when it accepts connections."""
     return _start(children, fleet, ["superlink.sh"], "superlink_port", fleet.settings.superlink_port)
 
 
 def start_proxy(children: Children, fleet: FleetFolder) -> Child:
-    """The public port; returns when it answers."""
-    # Workers of a root process would be a user who must not enter the folder.
+    """Starts nginx on the public port; returns when it accepts connections."""
+    # Under root, nginx workers would run as a user who cannot read the folder.
     words = ["-g", "user root;"] if os.geteuid() == 0 else []
     return _start(children, fleet, ["proxy.sh", *words], "port", fleet.settings.port)
 

@@ -1,4 +1,4 @@
-"""A whole fleet on this machine: real processes, real TCP, TLS and keys as in the field."""
+"""A whole fleet on one machine: real processes, TCP, TLS and keys, as in a real deployment."""
 
 import shutil
 import sys
@@ -24,13 +24,13 @@ from cabafl.recording.folder import SUMMARY
 from cabafl.toml import toml_value
 
 RUN, FLEET, LOGS = "run", "fleet", "logs"
-HEARTBEAT = 10.0
-WALL_TIME = 600.0
+HEARTBEAT = 10.0  # seconds
+WALL_TIME = 600.0  # seconds
 
 
 @dataclass(frozen=True)
 class Testbed:
-    """A folder with a fleet, the logs of its processes, and the run. ``scale``: so many times faster than life."""
+    """A folder with a fleet, the logs of its processes, and the run. ``scale`` divides the job times of the tiers."""
 
     path: Path
     devices: int
@@ -42,8 +42,8 @@ class Testbed:
         return self.path / RUN
 
     def serve(self, experiment: Experiment, listener: Listener | None, warn: Warn) -> dict[str, Any] | None:
-        """Starts everything, carries the run out, stops everything. Done again, an interrupted run goes on, and
-        None comes back from a complete one."""
+        """Starts all processes, runs the experiment, stops all processes. Continues an interrupted run; returns None if
+        the run is already complete."""
         if (self.run / SUMMARY).exists():
             return None
         experiment = with_defaults(experiment, self.devices)
@@ -54,7 +54,7 @@ class Testbed:
             if has_proxy():
                 start_proxy(children, fleet)
             else:
-                warn("nginx is not installed: the devices talk to the SuperLink itself, still with TLS and their keys")
+                warn("nginx is not installed: devices connect directly to the SuperLink, still with TLS and their keys")
             for device in fleet.devices():
                 start_device(children, device)
             return serve(
@@ -84,7 +84,8 @@ class Testbed:
 
 
 def with_defaults(experiment: Experiment, devices: int) -> Experiment:
-    """Of ten devices four are like a Jetson Nano and six like a Raspberry Pi, and half of them train at a time."""
+    """Fills in what the experiment leaves open: 40 % of the devices like a Jetson Nano, 60 % like a Raspberry Pi; half
+    of them train at the same time; `WALL_TIME` seconds."""
     fleet, run = experiment.fleet, experiment.run
     if not fleet.model_fields_set & {"participation", "slots"}:
         fleet = fleet.model_copy(update={"participation": 0.5})
@@ -97,7 +98,7 @@ def with_defaults(experiment: Experiment, devices: int) -> Experiment:
 
 
 def paces(experiment: Experiment, devices: int, scale: float) -> list[Mapping[str, Any]]:
-    """How long a job takes on each device at least, and its power while it trains."""
+    """Minimum seconds per job, power in watts and heartbeat of each device, as lines of ``device.toml``."""
     fleet = simulated_fleet(experiment, np.ones(devices, dtype=np.int64), 0)
     watts = fleet.compute_watts.tolist()
     return [
@@ -107,11 +108,11 @@ def paces(experiment: Experiment, devices: int, scale: float) -> list[Mapping[st
 
 
 def has_proxy() -> bool:
-    """Whether nginx is there."""
+    """Whether nginx is installed."""
     return shutil.which("nginx") is not None or Path("/usr/sbin/nginx").exists()
 
 
 def start_device(children: Children, device: Device) -> None:
-    """A device as a process of its own; its output goes to ``device-ID.log``."""
+    """Starts a device process; its output goes to ``device-ID.log``."""
     command = [sys.executable, "-m", "cabafl", "deploy", "device", str(device.folder)]
     children.start(f"device-{device.id}", command, environment(device.folder), device.folder)

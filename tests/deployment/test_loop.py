@@ -1,4 +1,4 @@
-"""What a device does with messages, refusals and signals, without a SuperLink."""
+"""How a device handles messages, refusals and signals, without a SuperLink."""
 
 import signal
 import threading
@@ -24,9 +24,9 @@ from flwr.supercore.inflatable.inflatable_object import (
 
 from cabafl.deployment import wire
 from cabafl.deployment.device import loop
-from cabafl.deployment.device.loop import serve
-from cabafl.deployment.flower import internals
-from cabafl.deployment.flower.internals import DeviceConnection, Link, Patience, Refused
+from cabafl.deployment.device.loop import Polling, serve
+from cabafl.deployment.flower.internals import DeviceConnection, Link, Refused, Retrier
+from cabafl.deployment.flower.internals import device as device_internals
 from cabafl.deployment.messages import TrainingJob
 from cabafl.errors import UserError
 from cabafl.methods.base import PLAIN
@@ -40,11 +40,11 @@ def message(number: int, kind: str = wire.TRAIN) -> Message:
 
 
 class Superlink:
-    """Stands in for a device's connection; exceptions among the messages are raised, None is an empty answer."""
+    """Replaces a device's connection: raises the exceptions among the messages; None is an empty answer."""
 
-    def __init__(self, messages: list[Message | Exception | None], patience: Patience) -> None:
+    def __init__(self, messages: list[Message | Exception | None], retrier: Retrier) -> None:
         self.messages = messages
-        self.patience = patience
+        self.retrier = retrier
         self.heartbeat = 0.0
         self.node_id = 7
         self.refusals = 0
@@ -64,7 +64,7 @@ class Superlink:
     def receive(self, poll: float) -> Message | None:
         if not self.messages:
             if len(self.sent) == self.handed_out:
-                self.patience.stop.set()
+                self.retrier.stop.set()
             return None
         found = self.messages.pop(0)
         if isinstance(found, Exception):
@@ -86,12 +86,12 @@ def run(
     handler: loop.Handler,
     refusals: int = 0,
 ) -> Superlink:
-    patience = Patience()
-    superlink = Superlink(messages, patience)
+    retrier = Retrier()
+    superlink = Superlink(messages, retrier)
     superlink.refusals = refusals
     monkeypatch.setattr(loop, "RETRY_CAP", 0.02)
     monkeypatch.setattr(loop, "DeviceConnection", lambda *_: cast(DeviceConnection, superlink))
-    serve(LINK, handler, poll=0.001, idle_poll=0.002, patience=patience, node_config={"partition-id": 3})
+    serve(LINK, handler, node_config={"partition-id": 3}, polling=Polling(0.001, 0.002), retrier=retrier)
     assert superlink.closed
     return superlink
 
@@ -106,26 +106,26 @@ def test_answers_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [reply.metadata.reply_to_message_id for reply in superlink.sent] == ["job-1", "job-2"]
 
 
-def test_features_are_told_during_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = threading.Event()
+def test_features_are_reported_during_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
 
     def answer(received: Message, context: Context) -> Message:
         if received.metadata.message_type == wire.TRAIN:
-            assert told.wait(10), "the training would have to end first"
+            assert answered.wait(10), "the training would have to end first"
         else:
-            told.set()
+            answered.set()
         return echo(received, context)
 
     superlink = run(monkeypatch, [message(1), message(2, wire.FEATURES)], answer)
     assert [reply.metadata.reply_to_message_id for reply in superlink.sent] == ["job-2", "job-1"]
 
 
-def test_what_fails_beside_the_training_ends_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_receiver_thread_ends_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="certificate"):
         run(monkeypatch, [UserError("the certificate is not accepted")], echo)
 
 
-def test_a_failing_handler_tells_the_kind_of_failure_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_handler_reveals_the_class_of_the_exception_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(received: Message, context: Context) -> Message:
         raise ValueError("patient 17")
 
@@ -133,18 +133,18 @@ def test_a_failing_handler_tells_the_kind_of_failure_only(monkeypatch: pytest.Mo
     assert (reply.error.code, reply.error.reason) == (2, "ValueError")
 
 
-def test_a_message_that_could_not_be_had_is_answered_without_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_message_is_answered_without_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     unread = Message(Error(3, "gone"), reply_to=message(1))
     [reply] = run(monkeypatch, [unread], echo).sent
     assert reply is unread
 
 
-def test_a_forgotten_device_makes_itself_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_device_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     superlink = run(monkeypatch, [Refused(401), message(1), Refused(403), message(2)], echo)
     assert (superlink.connected, len(superlink.sent)) == (2, 2)
 
 
-def test_a_device_taken_for_present_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_still_counted_as_online_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     superlink = run(monkeypatch, [message(1)], echo, refusals=2)
     assert (superlink.connected, len(superlink.sent)) == (1, 1)
 
@@ -168,7 +168,7 @@ def test_a_signal_ends_the_training_and_signs_off(monkeypatch: pytest.MonkeyPatc
 
 
 class HalfSent:
-    """A SuperLink with a message whose last part never comes."""
+    """A SuperLink with a message whose last part never arrives."""
 
     def __init__(self, sent: Message) -> None:
         with no_object_id_recompute():
@@ -189,11 +189,11 @@ class HalfSent:
         return PullObjectResponse(object_found=True, object_available=True, object_content=content)
 
 
-def test_half_a_message_does_not_hold_a_device_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its server was killed while it sent; the device gives it up, with an answer, and goes on."""
-    monkeypatch.setattr(internals, "STALLED", 0.3)
+def test_half_a_message_does_not_block_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server was killed while sending: the device answers with an error and continues."""
+    monkeypatch.setattr(device_internals, "STALL_TIMEOUT", 0.3)
     superlink = HalfSent(message(1))
-    connection = DeviceConnection(LINK, None, 30.0, Patience())
+    connection = DeviceConnection(LINK, None, 30.0, Retrier())
     monkeypatch.setattr(connection, "client", superlink)
     begun = time.monotonic()
     answer = connection.receive(poll=0.02)
@@ -209,4 +209,4 @@ def test_keys_that_cannot_be_used(tmp_path: Path) -> None:
     for text in (b"", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"):
         (tmp_path / "key").write_bytes(text)
         with pytest.raises(UserError, match="private key"):
-            DeviceConnection(LINK, tmp_path / "key", 30.0, Patience())
+            DeviceConnection(LINK, tmp_path / "key", 30.0, Retrier())

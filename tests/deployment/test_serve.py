@@ -1,4 +1,4 @@
-"""A whole run of the service with devices in the same process: the run folder, stopping and going on, refusals."""
+"""Whole runs with devices in the same process: run folder, stopping and continuing, network failures, refusals."""
 
 import json
 import signal
@@ -24,14 +24,14 @@ from cabafl.deployment.flower.superlink import SuperLink
 from cabafl.deployment.folder.layout import Device, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
 from cabafl.deployment.server import driver
-from cabafl.deployment.server.carrier import Forgotten, Hiccup
+from cabafl.deployment.server.carrier import Forgotten, TemporaryFailure
 from cabafl.deployment.server.serve import for_devices, serve
 from cabafl.deployment.server.status import STATUS
-from cabafl.errors import UserError
+from cabafl.errors import RunStopped, UserError
 from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Stopped
 from cabafl.recording.events import Event, Uploaded
-from cabafl.recording.folder import read_metrics
+from cabafl.recording.folder import RunFolder, read_metrics
 
 DEVICES = 4
 SETTINGS = [
@@ -48,14 +48,14 @@ SETTINGS = [
 
 
 class Network:
-    """A network, a grid and the devices on it. Answers are there at once; one is fetched only once."""
+    """Transport, grid and devices in one. Answers are available at once and fetched once."""
 
     def __init__(self, path: Path) -> None:
         self.devices = {100 + number: Participant(Device(path, "here:1", number, number)) for number in range(DEVICES)}
         self.mail: dict[str, Message] = {}
         self.sent: list[Message] = []
         self.forget_at: int | None = None
-        self.stumble_at: int | None = None
+        self.fail_at: int | None = None
         self.run = SimpleNamespace(run_id=1)
         self.opened = 0
         self.finished: bool | None = None
@@ -90,9 +90,9 @@ class Network:
         if len(self.sent) == self.forget_at:
             self.mail.clear()
             raise Forgotten
-        if len(self.sent) == self.stumble_at:
-            self.stumble_at = None
-            raise Hiccup("status 500")
+        if len(self.sent) == self.fail_at:
+            self.fail_at = None
+            raise TemporaryFailure("status 500")
         return names
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -103,7 +103,7 @@ class Network:
 
 @pytest.fixture(autouse=True)
 def identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Flower asks of a process that writes messages; `RunConnection` sets it otherwise."""
+    """Flower needs these globals to create messages; `RunConnection` sets them in a real server."""
     for name in ("_run_id", "_task_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
@@ -136,11 +136,11 @@ def test_a_run_leaves_a_run_folder_behind(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "run")[-1].uploads == 12
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["state"], len(status["devices"]), status["uploads"]) == ("complete", DEVICES, 12)
-    assert run(network, tmp_path / "run") is None, "complete already"
+    assert run(network, tmp_path / "run") is None, "already complete"
 
 
-def test_a_dispatch_tells_nothing_about_earlier_devices(tmp_path: Path) -> None:
-    """Whoever had the model before: the fields are these and no others, and none of them names a device or a slot."""
+def test_a_job_reveals_nothing_about_earlier_devices(tmp_path: Path) -> None:
+    """A job has exactly these fields, whichever devices had the model before; none of them names a device or a slot."""
     network = Network(tmp_path)
     run(network, tmp_path / "run")
     jobs = [message for message in network.sent if message.metadata.message_type == wire.TRAIN]
@@ -155,7 +155,7 @@ def test_a_dispatch_tells_nothing_about_earlier_devices(tmp_path: Path) -> None:
         assert message.metadata.group_id == ""
 
 
-def test_a_stopped_run_goes_on_and_counts_each_job_once(tmp_path: Path) -> None:
+def test_a_stopped_run_continues_and_counts_each_job_once(tmp_path: Path) -> None:
     network = Network(tmp_path)
     with pytest.raises(Stopped):
         run(network, tmp_path / "run", listener=stopping_after(5))
@@ -173,8 +173,80 @@ def test_a_stopped_run_goes_on_and_counts_each_job_once(tmp_path: Path) -> None:
     assert sorted(event["job"] for event in after) == list(range(12))
 
 
-def stopping_after(uploads: int) -> Callable[[Event], None]:
-    """Asks this process to end, as systemd does."""
+def test_a_run_stopped_before_it_started_keeps_the_devices_that_joined(tmp_path: Path) -> None:
+    network, out = Network(tmp_path), tmp_path / "run"
+    network.get_node_ids = lambda: [100, 101]  # type: ignore[method-assign]
+
+    def pull(message_ids: Iterable[str]) -> list[Message]:
+        signal.raise_signal(signal.SIGTERM)
+        return Network.pull_messages(network, message_ids)
+
+    network.pull_messages = pull  # type: ignore[method-assign]
+    with pytest.raises(Stopped):
+        run(network, out, status=tmp_path / "status.json")
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], [line["online"] for line in status["devices"]]) == ("stopped", [True, True, False, False])
+    assert not (out / "checkpoint.json").exists()
+    network = Network(tmp_path)
+    assert_completes(network, out)
+    assert network.opened == 1
+
+
+def test_a_second_signal_stops_at_once_and_the_run_continues_from_the_journal(tmp_path: Path) -> None:
+    network, out = Network(tmp_path), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(network, out, listener=stopping_after(5, signals=2))
+    assert network.finished is False
+    assert not (out / "checkpoint.json").exists()
+    assert_completes(network, out)
+
+
+def test_an_exception_closes_the_folder_the_journal_and_the_network(tmp_path: Path) -> None:
+    network, out = Network(tmp_path), tmp_path / "run"
+    uploads = 0
+
+    def listen(event: Event) -> None:
+        nonlocal uploads
+        uploads += isinstance(event, Uploaded)
+        if uploads == 5:
+            raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug") as caught:
+        run(network, out, status=tmp_path / "status.json", listener=listen)
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "stopped"
+    assert network.finished is False
+    assert_completes(network, out)  # would wait for the lock of the folder, as `caught` keeps open files alive
+    del caught
+
+
+def test_the_journal_is_deleted_after_the_summary_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, out = Network(tmp_path), tmp_path / "run"
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(RunFolder, "finish", fail)
+        with pytest.raises(RunStopped, match="the disk is full"):
+            run(network, out, status=tmp_path / "status.json")
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "stopped"
+    assert network.finished is False
+    assert (out / "journal" / "journal.jsonl").exists()
+    assert_completes(network, out)
+    assert not (out / "journal").exists()
+
+
+def assert_completes(network: Network, out: Path) -> None:
+    """The run in ``out`` continues to its end and counts each job once."""
+    summary = run(network, out)
+    assert summary is not None
+    assert (summary["uploads"], summary["losses"]) == (12, {})
+    assert network.finished
+    assert sorted(event["job"] for event in events_of(out) if event["event"] == "upload") == list(range(12))
+
+
+def stopping_after(uploads: int, signals: int = 1) -> Callable[[Event], None]:
+    """A listener that sends SIGTERM to this process, as systemd does, after some uploads."""
     left = uploads
 
     def listen(event: Event) -> None:
@@ -182,12 +254,13 @@ def stopping_after(uploads: int) -> Callable[[Event], None]:
         left -= isinstance(event, Uploaded)
         if left == 0:
             left = -1
-            signal.raise_signal(signal.SIGTERM)
+            for _ in range(signals):
+                signal.raise_signal(signal.SIGTERM)
 
     return listen
 
 
-def test_a_network_that_forgets_everything_gets_the_jobs_again(tmp_path: Path) -> None:
+def test_jobs_are_sent_again_to_a_network_that_has_forgotten_the_run(tmp_path: Path) -> None:
     network = Network(tmp_path)
     network.forget_at = DEVICES * 2 + 6
     summary = run(network, tmp_path / "run")
@@ -196,29 +269,40 @@ def test_a_network_that_forgets_everything_gets_the_jobs_again(tmp_path: Path) -
     assert (summary["uploads"], summary["losses"]) == (12, {})
 
 
-def test_a_call_that_fails_once_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "HICCUP", 0.01)
+def test_a_failed_call_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "RETRY_DELAY", 0.01)
     network = Network(tmp_path)
-    network.stumble_at = DEVICES * 2 + 6
+    network.fail_at = DEVICES * 2 + 6
     warnings: list[str] = []
     summary = serve(load_experiment(None, SETTINGS), network, tmp_path / "run", warn=warnings.append)
     assert summary is not None
     assert (summary["uploads"], summary["losses"]) == (12, {})
-    assert warnings == ["the network does not do its part: status 500; trying again"]
+    assert warnings == ["a network call failed: status 500; trying again"]
 
 
-def test_more_devices_than_places(tmp_path: Path) -> None:
+def test_a_network_that_forgets_the_run_while_it_resumes(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    with pytest.raises(Stopped):
+        run(network, tmp_path / "run", listener=stopping_after(5))
+    network.forget_at = len(network.sent) + 1  # the first greeting after the restart
+    summary = run(network, tmp_path / "run")
+    assert summary is not None
+    assert network.opened == 3, "at first, when resuming, and after the network forgot the run"
+    assert (summary["uploads"], summary["losses"]) == (12, {})
+
+
+def test_more_devices_than_the_run_accepts(tmp_path: Path) -> None:
     network = Network(tmp_path)
     with pytest.raises(Stopped):
         run(network, tmp_path / "run", listener=stopping_after(2))
     more = Network(tmp_path)
     more.nodes = lambda: {number: 100 + number for number in range(DEVICES + 1)}  # type: ignore[method-assign]
-    with pytest.raises(UserError, match=r"data.devices = 4: the fleet has a device 4; accepted: from 5, given when"):
+    with pytest.raises(UserError, match=r"data.devices = 4: the fleet has a device 4; accepted: 5 or more, set when"):
         run(more, tmp_path / "run")
     network.nodes = lambda: {number: 100 + number for number in range(DEVICES - 1)}  # type: ignore[method-assign]
     summary = run(network, tmp_path / "run")
     assert summary is not None
-    assert summary["uploads"] + sum(summary["losses"].values()) == 12, "one was shut out, the others go on"
+    assert summary["uploads"] + sum(summary["losses"].values()) == 12, "one device was banned, the others continue"
 
 
 def test_the_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
@@ -231,7 +315,7 @@ def test_the_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
 def test_settings_that_do_not_fit_a_fleet(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"run.wall_time: missing; accepted: the seconds the run lasts"):
         serve(load_experiment(None, []), Network(tmp_path), tmp_path / "run", warn=print)
-    with pytest.raises(UserError, match=r"data.devices = 3: the fleet has a device 3; accepted: from 4"):
+    with pytest.raises(UserError, match=r"data.devices = 3: the fleet has a device 3; accepted: 4 or more"):
         run(Network(tmp_path), tmp_path / "run", "data.devices=3")
     nobody = Network(tmp_path)
     nobody.nodes = dict  # type: ignore[method-assign]
@@ -258,7 +342,7 @@ def test_status_and_refusals_of_the_commands(tmp_path: Path) -> None:
     assert json.loads(as_json.output)["uploads"] == 12
 
 
-def test_what_a_device_says_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_of_devices_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
     warn("device 3: job 7 lost: [/foo] [red]")
     assert "[/foo] [red]" in capsys.readouterr().err
 
@@ -266,6 +350,6 @@ def test_what_a_device_says_is_no_markup(capsys: pytest.CaptureFixture[str]) -> 
 def test_one_server_per_fleet(tmp_path: Path) -> None:
     fleet = make_fleet(tmp_path / "fleet", FleetSettings(ip=("192.0.2.7",)), 1)
     first, second = SuperLink(fleet), SuperLink(fleet)
-    first._lock_out_others()
+    first._take_lock()
     with pytest.raises(UserError, match="another server runs on this fleet"):
-        second._lock_out_others()
+        second._take_lock()

@@ -1,7 +1,7 @@
-"""The server on a network of the test's own: devices that crash, lie, vanish and come back, a server that is killed."""
+"""The dispatcher on a simulated network: devices crash, lie, vanish and return; the server is killed."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,23 @@ from cabafl.engine.journal import Journal
 from cabafl.methods.base import FeatureKind, Job, Weights
 from cabafl.recording.events import Event, Lost, Uploaded
 from cabafl.rng import rng
-from tests.engine.test_wall import DEVICES, FEATURES, SIZES, deployment, trained
+from tests.fleet_play import DEVICES, FEATURES, SIZES, trained, wall_engine
 
 NODES = {100 + device: device for device in range(DEVICES)}
 
 
 class Network:
-    """Time goes by in steps. Answers lie in the network until they are fetched, once."""
+    """Time advances in steps. Answers stay in the network until they are fetched, once."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
         self.draw = rng(seed, "network")
         self.online = set(NODES)
-        self.mail: dict[str, tuple[float, Any]] = {}  # message: when the answer is there, and what it is
+        self.mail: dict[str, tuple[float, Any]] = {}  # message: arrival time and content of the answer
         self.sent: list[tuple[int, Job]] = []
         self.fetched: Counter[str] = Counter()
-        self.bad: dict[int, Any] = {}  # device: what it answers to jobs
-        self.fresh: set[int] = set(NODES)  # nodes whose process hears of the experiment for the first time
+        self.bad: dict[int, Any] = {}  # device: its answer to jobs
+        self.fresh: set[int] = set(NODES)  # nodes whose process was not greeted yet
         self.settling = False
         self.network = "here"
 
@@ -77,15 +77,20 @@ class Network:
 
 
 def serve(
-    network: Network, folder: Path, name: str = "fedasync", enough: int = DEVICES
+    network: Network,
+    folder: Path,
+    name: str = "fedasync",
+    enough: int = DEVICES,
+    nodes: Mapping[int, int] = NODES,
 ) -> tuple[Dispatcher, list[Event]]:
+    """A server that continues from the journal in ``folder``, and the list of its events."""
     events: list[Event] = []
     journal = Journal(folder)
     server = Dispatcher(
-        deployment(name, events.append),
+        wall_engine(name, events.append),
         network,
         journal,
-        NODES,
+        nodes,
         enough=enough,
         clock=lambda: network.now,
         warn=lambda text: None,
@@ -114,7 +119,7 @@ def uploads(events: list[Event]) -> list[int]:
 def test_a_server_killed_at_any_moment_counts_every_upload_once(
     tmp_path_factory: Any, seed: int, kills: list[float]
 ) -> None:
-    """Killed also between fetching an answer and writing it down: that job is sent again."""
+    """Including between fetching an answer and journaling it: that job is sent again."""
     folder = tmp_path_factory.mktemp("run")
     network = Network(seed)
     server, events = serve(network, folder, "cabafl")
@@ -123,7 +128,7 @@ def test_a_server_killed_at_any_moment_counts_every_upload_once(
         if server.started and int(moment * 10) % 2:
             network.now += 1.0
             waiting = [*server._jobs]
-            network.receive(waiting)  # fetched, and the server is killed before it wrote anything down
+            network.receive(waiting)  # fetched, then killed before anything is journaled
         network.now += 0.5
         server.journal.close()
         server, events = serve(network, folder, "cabafl")
@@ -133,10 +138,10 @@ def test_a_server_killed_at_any_moment_counts_every_upload_once(
     assert not [e for e in events if isinstance(e, Lost)]
     assert len(counted) > 5
     jobs = {job.number for _, job in network.sent}
-    assert jobs == set(counted) | server.engine.flights.keys()  # nothing is forgotten
+    assert jobs == set(counted) | server.engine.flights.keys()  # no job is lost
 
 
-def test_what_devices_do_wrong_is_lost_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_faulty_jobs_are_lost_and_the_run_continues(tmp_path: Path) -> None:
     network = Network(3)
     network.online = set(NODES) - {107}
     network.bad = {
@@ -152,7 +157,7 @@ def test_what_devices_do_wrong_is_lost_and_the_run_goes_on(tmp_path: Path) -> No
     run(server, network, 20.0)
     network.online.add(107)  # a new device
     run(server, network, 40.0)
-    network.online -= {106}  # one of the two good ones leaves
+    network.online -= {106}  # one of the two good devices leaves
     run(server, network, 59.0)
     reasons = Counter(e.reason for e in events if isinstance(e, Lost))
     assert reasons.keys() >= {"crash", "timeout", "rejected"}
@@ -168,16 +173,15 @@ def lost(events: list[Event]) -> list[tuple[int, str]]:
     return [(e.device, e.reason) for e in events if isinstance(e, Lost)]
 
 
-def test_a_process_that_died_unseen_loses_its_job_and_takes_part_again(tmp_path: Path) -> None:
+def test_a_process_that_restarted_unnoticed_loses_its_job_and_rejoins(tmp_path: Path) -> None:
     network = Network(3)
-    network.bad = {0: None}  # its answer never comes
+    network.bad = {0: None}  # never answers
     server, events = serve(network, tmp_path)
     run(server, network, 20.0)
-    assert server.engine.flights.keys() >= {f.number for f in server.engine.flights.values() if f.device == 0}
     [stuck] = [f.number for f in server.engine.flights.values() if f.device == 0]
-    network.fresh.add(100)  # dead and back between two looks
+    network.fresh.add(100)  # restarted between two checks of the nodes
     network.bad = {}
-    server._greeted[0] = network.now - 301.0
+    server._greeted_at[0] = network.now - 301.0
     run(server, network, 40.0)
     assert lost(events) == [(0, "crash")]
     assert any(job.device == 0 and job.number > stuck for _, job in network.sent)
@@ -188,13 +192,13 @@ def test_a_device_that_trains_for_long_is_greeted_again_and_keeps_its_job(tmp_pa
     network.bad = {0: None}
     server, events = serve(network, tmp_path)
     run(server, network, 20.0)
-    server._greeted[0] = network.now - 301.0
+    server._greeted_at[0] = network.now - 301.0
     run(server, network, 30.0)
     assert lost(events) == []
     assert any(f.device == 0 for f in server.engine.flights.values())
 
 
-def test_a_job_nobody_knows_is_sent_again_but_not_for_ever(tmp_path: Path) -> None:
+def test_a_job_unknown_to_the_network_is_sent_again_a_few_times(tmp_path: Path) -> None:
     network = Network(3)
     network.bad = {0: Trouble("unknown", "no such message")}
     server, events = serve(network, tmp_path)
@@ -205,7 +209,7 @@ def test_a_job_nobody_knows_is_sent_again_but_not_for_ever(tmp_path: Path) -> No
     assert 4 in sent.values()
 
 
-def test_nobody_is_lost_while_the_network_comes_back(tmp_path: Path) -> None:
+def test_no_device_is_lost_while_the_network_comes_back(tmp_path: Path) -> None:
     network = Network(3)
     server, events = serve(network, tmp_path)
     run(server, network, 10.0)
@@ -232,25 +236,16 @@ def test_a_device_that_joins_during_the_first_collection_waits_for_its_end(tmp_p
     assert len(uploads(events)) > 5
 
 
-def test_a_device_shut_out_during_a_collection(tmp_path: Path) -> None:
+def test_a_device_banned_during_a_collection(tmp_path: Path) -> None:
     network = Network(3)
-    server, events = serve(network, tmp_path, "cabafl")
+    server, _ = serve(network, tmp_path, "cabafl")
     network.ask = lambda node, weights, kind: network.post(node, 5.0, FeatureReply(FEATURES[NODES[node]]))  # type: ignore[method-assign]
     run(server, network, 1.0)
     assert server.engine.question is not None
     server.journal.close()
     remaining = {node: device for node, device in NODES.items() if device != 2}
-    journal = Journal(tmp_path)
-    engine = deployment("cabafl", events.append)
-    server = Dispatcher(
-        engine, network, journal, remaining, enough=DEVICES, clock=lambda: network.now, warn=lambda text: None
-    )
-    now = 0.0
-    for given_input in journal.inputs():
-        server.replay(given_input)
-        now = given_input.time
-    server.resume(now)
+    server, events = serve(network, tmp_path, "cabafl", nodes=remaining)
     run(server, network, 30.0)
-    assert 2 not in engine.present
+    assert 2 not in server.engine.present
     assert not any(job.device == 2 for _, job in network.sent)
     assert len(uploads(events)) > 5

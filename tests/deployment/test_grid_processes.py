@@ -1,4 +1,4 @@
-"""Real processes on loopback: a SuperLink, two devices, a server that comes back."""
+"""The grid with real processes on loopback: a SuperLink, two devices, a server that comes back."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ from cabafl.processes.children import free_ports
 
 pytestmark = pytest.mark.deploy
 
-LIMIT = 30.0  # seconds for anything waited for
+LIMIT = 30.0  # seconds to wait for anything
 MAX_BYTES = 100_000
 
 
@@ -105,34 +105,15 @@ def test_jobs_failures_and_a_server_that_comes_back(bed: Bed) -> None:
     wait_for(lambda: len(grid.get_node_ids()) == 2)
     nodes = grid.get_node_ids()
 
-    hellos = answers(grid, [ask(grid, node, wire.encode_greeting(""), wire.HELLO) for node in nodes])
-    pids = [wire.decode_hello(hello.content)[0] for hello in hellos]
+    pids = greet(grid, nodes)
     assert sorted(pids) == sorted(processes)
-
-    for turn in range(5):
-        replies = answers(grid, [ask(grid, node, job(turn, turn + node % 7)) for node in nodes])
-        for node, pid, reply in zip(nodes, pids, replies, strict=True):
-            result = wire.decode_reply(reply.content, 1000)
-            assert result.seconds == pid, "the same process answers every time"
-            assert (result.weights == turn + node % 7 + 1).all()
-
+    check_that_resident_processes_answer(grid, nodes, pids)
     [failed] = answers(grid, [ask(grid, nodes[0], job(13))])
-    assert (failed.error.code, failed.error.reason) == (2, "OSError"), "no word of what the device knows"
+    assert (failed.error.code, failed.error.reason) == (2, "OSError"), "the text of the exception stays on the device"
 
-    killed, kept = ask(grid, nodes[0], job(160)), ask(grid, nodes[1], job(102))
-    time.sleep(1)
     ticket = grid.ticket
-    grid.close()  # as good as SIGKILL: the SuperLink hears nothing of it
-    os.kill(pids[0], signal.SIGKILL)
-    grid = reopen_grid(bed.link, ticket, MAX_BYTES)
-    [survivor] = answers(grid, [kept])
-    assert wire.decode_reply(survivor.content, 1000).seconds == pids[1], "a reply to a message of the dead server"
-    [expired] = answers(grid, [ask(grid, nodes[1], job(103), ttl=2.0)])
-    assert expired.error.code == 3, "time is up"
-    [lost] = answers(grid, [killed])
-    assert lost.error.code == 5, "a device that died"
+    grid = lose_a_device_and_the_server(bed, grid, nodes, pids)
     assert grid.get_node_ids() == [nodes[1]]
-
     processes[pids[1]].terminate()
     assert processes[pids[1]].wait(LIMIT) == 0
     wait_for(lambda: grid.get_node_ids() == [])
@@ -140,3 +121,35 @@ def test_jobs_failures_and_a_server_that_comes_back(bed: Bed) -> None:
     grid.close()
     with pytest.raises(RunLost):
         reopen_grid(bed.link, ticket, MAX_BYTES)
+
+
+def greet(grid: FleetGrid, nodes: list[int]) -> list[int]:
+    """The process IDs of the devices, which toy devices report as their number of samples."""
+    hellos = answers(grid, [ask(grid, node, wire.encode_greeting(""), wire.HELLO) for node in nodes])
+    return [wire.decode_hello(hello.content).samples for hello in hellos]
+
+
+def check_that_resident_processes_answer(grid: FleetGrid, nodes: list[int], pids: list[int]) -> None:
+    for turn in range(5):
+        replies = answers(grid, [ask(grid, node, job(turn, turn + node % 7)) for node in nodes])
+        for node, pid, reply in zip(nodes, pids, replies, strict=True):
+            result = wire.decode_reply(reply.content, 1000)
+            assert result.seconds == pid, "the same process answers every time"
+            assert (result.weights == turn + node % 7 + 1).all()
+
+
+def lose_a_device_and_the_server(bed: Bed, grid: FleetGrid, nodes: list[int], pids: list[int]) -> FleetGrid:
+    """Kills the first device and restarts the server while both devices train; returns the new server's grid."""
+    killed, kept = ask(grid, nodes[0], job(160)), ask(grid, nodes[1], job(102))
+    time.sleep(1)
+    ticket = grid.ticket
+    grid.close()  # like SIGKILL: the SuperLink is not told
+    os.kill(pids[0], signal.SIGKILL)
+    grid = reopen_grid(bed.link, ticket, MAX_BYTES)
+    [survivor] = answers(grid, [kept])
+    assert wire.decode_reply(survivor.content, 1000).seconds == pids[1], "a reply to a message of the dead server"
+    [expired] = answers(grid, [ask(grid, nodes[1], job(103), ttl=2.0)])
+    assert expired.error.code == 3, "the message has expired"
+    [lost] = answers(grid, [killed])
+    assert lost.error.code == 5, "the device has died"
+    return grid

@@ -1,0 +1,90 @@
+"""A wall-clock engine with a model of four numbers, and eight devices that answer it after random times."""
+
+import heapq
+from typing import Any
+
+import numpy as np
+
+from cabafl.assembly import make_method
+from cabafl.config import load_experiment
+from cabafl.engine.core import EngineSetup, Limits
+from cabafl.engine.inputs import Arrived, Gathered, Input, Joined, Passed, Started
+from cabafl.engine.wall import WallEngine
+from cabafl.execution.inline import LazyExecutor
+from cabafl.learning.evaluation import Score
+from cabafl.methods.base import Method, Weights
+from cabafl.rng import rng
+from tests.scripted import vector
+
+DEVICES, SLOTS = 8, 3
+SECONDS = 60.0
+INITIAL = vector(0.5, -0.25, 1.0, 2.0)
+FEATURES = rng(1, "features").random((DEVICES, 5)).astype(np.float32)
+SIZES = [10, 40, 20, 80, 30, 60, 50, 70]
+
+
+def method_named(name: str) -> Method:
+    """A method with its defaults; CaBaFL with smaller caches."""
+    extra = ["method.m=6", "method.k=3"] if name == "cabafl" else []
+    return make_method(load_experiment(None, [f"method.name={name}", *extra]))
+
+
+def trained(job: int, weights: Weights) -> Weights:
+    """The upload for a job: the weights plus noise that depends on the job's number only."""
+    return (weights + rng(3, "training", job).normal(0, 0.1, weights.size)).astype(np.float32)
+
+
+def wall_engine(name: str, emit: Any, **limits: Any) -> WallEngine:
+    """The engine of a run of 60 s that no device has joined yet."""
+    setup = EngineSetup(
+        method=method_named(name),
+        executor=LazyExecutor(1, [], lambda job: Score(0, 0.0, 1)),
+        initial=INITIAL,
+        emit=emit,
+        seed=4,
+        slots=SLOTS,
+        limits=Limits(**{"seconds": SECONDS, "evaluate_every": 7.0, **limits}),
+        trainable=INITIAL.size,
+    )
+    return WallEngine(setup, DEVICES)
+
+
+class Play:
+    """Devices that answer after random times, all present from the beginning."""
+
+    def __init__(self, engine: WallEngine, seed: int) -> None:
+        self.engine = engine
+        self.draw = rng(seed, "play")
+        self.agenda: list[tuple[float, int, Any]] = []
+        self.inputs: list[Input] = []
+        self.serial = 0
+
+    def give(self, what: Input) -> None:
+        """Passes an input to the engine and schedules the answers to its orders."""
+        self.inputs.append(what)
+        self.engine.handle(what)
+        orders = self.engine.take_orders()
+        for job in orders.jobs:
+            self.later(self.draw.uniform(0.5, 4.0), job)
+        if orders.ask:
+            self.later(self.draw.uniform(0.2, 1.0), "features")
+
+    def later(self, seconds: float, what: Any) -> None:
+        """Schedules an answer: a job's number or "features"."""
+        self.serial += 1
+        heapq.heappush(self.agenda, (self.engine.now + float(seconds), self.serial, what))
+
+    def run(self) -> list[Input]:
+        """Plays the whole run; returns its inputs."""
+        for device in range(DEVICES):
+            self.give(Joined(0.0, device, SIZES[device]))
+        self.give(Started(0.0))
+        while self.agenda and self.agenda[0][0] < SECONDS:
+            time, _, what = heapq.heappop(self.agenda)
+            if what == "features":
+                self.give(Gathered(time, FEATURES, np.ones(DEVICES, dtype=bool)))
+            elif what in self.engine.flights:
+                self.give(Arrived(time, what, trained(what, self.engine.flights[what].weights), 1.0, 2.0))
+        self.engine.handle(Passed(SECONDS))
+        self.engine.finish()
+        return self.inputs
