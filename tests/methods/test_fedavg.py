@@ -1,17 +1,11 @@
-"""FedAvg through the real engine, with the numbers of its specification."""
+"""FedAvg: means, rounds and timeouts, with the numbers of its specification."""
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
 
-from cabafl.config import TrainingSection
 from cabafl.engine.core import Limits
-from cabafl.execution.base import TrainJob
-from cabafl.learning.training import LocalTraining, train
-from cabafl.learning.weights import FlatModel
-from cabafl.methods.base import Objective, Weights
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
+from tests.methods.trainers import CENTRES, quadratic_trainer
 from tests.scripted import World, fleet, vector
 
 THREE = [vector(1, 2), vector(3, 0), vector(-1, 4)]
@@ -53,49 +47,12 @@ def test_normaliser_over_all_devices_mixes_in_the_old_model() -> None:
     np.testing.assert_allclose(world.published[0], [2.0, 5.0], rtol=1e-6)
 
 
-class Quadratic(nn.Module):
-    """The distance of the weights to a sample."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w - x
-
-
-def half_square(distance: Tensor, _target: Tensor) -> Tensor:
-    return 0.5 * (distance**2).sum(dim=1).mean()
-
-
-CENTRES = torch.tensor([[1.0, 2.0], [-1.0, 4.0]])
-
-
-def quadratic_trainer(steps: int, prox: float = 0.0) -> object:
-    """Real local SGD on F_k(w) = |w - c_k|^2 / 2, full batch."""
-    model = FlatModel(Quadratic())
-
-    def run(job: TrainJob) -> Weights:
-        model.load(job.weights)
-        samples = 1 if job.device == 0 else 3
-        x = CENTRES[job.device].repeat(samples, 1)
-        settings = LocalTraining(
-            TrainingSection(epochs=steps, batch_size=10, learning_rate=0.1, momentum=0.5),
-            Objective(prox=prox or job.objective.prox),
-            loss=half_square,
-        )
-        train(model.network, x, torch.zeros(samples), settings, seed=job.number)
-        return model.save()
-
-    return run
-
-
 @pytest.mark.parametrize(("steps", "factor"), [(2, 0.24), (3, 0.386)])
 def test_one_round_of_quadratic_devices(steps: int, factor: float) -> None:
     world = World(
         FedAvg(FedAvgParameters()),
         fleet([5.0, 9.0], [1, 3]),
-        quadratic_trainer(steps),  # type: ignore[arg-type]
+        quadratic_trainer(steps),
         initial=vector(0, 0),
         slots=2,
         limits=Limits(seconds=9.0),
@@ -117,7 +74,7 @@ def test_proximal_gradient_goes_through_the_momentum(prox: float, factor: float)
     world = World(
         FedAvg(FedAvgParameters()),
         fleet([5.0]),
-        quadratic_trainer(2, prox),  # type: ignore[arg-type]
+        quadratic_trainer(2, prox),
         initial=vector(0, 0),
         slots=1,
         limits=Limits(seconds=5.0),

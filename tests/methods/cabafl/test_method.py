@@ -1,4 +1,4 @@
-"""CaBaFL through the real engine, against the worked example of its specification and the rules around it."""
+"""CaBaFL on the real engine: the worked example of its specification, its variants and its handling of faults."""
 
 from itertools import pairwise
 from typing import Any
