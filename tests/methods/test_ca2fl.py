@@ -23,10 +23,10 @@ def test_two_steps() -> None:
     world.engine.start()
     while world.engine.version < 1:
         world.engine.step()
-    np.testing.assert_allclose(method.mean, [0.0666667, 0.0666667], atol=1e-7)  # models, and so changes, are float32
+    np.testing.assert_allclose(method.mean, [0.0666667, 0.0666667], atol=1e-7)  # models are float32, and so are updates
     while world.engine.step():
         pass
-    # Finished in this order: device 0 at 1, device 1 and then device 0 at 2, device 2 at 2.5.
+    # Uploads: device 0 at 1, devices 1 and 0 at 2, device 2 at 2.5.
     np.testing.assert_allclose(world.published, [(1.1, 1.1), (1.1666667, 1.0166667)], rtol=1e-6)
     np.testing.assert_allclose(world.published[0] - vector(1, 1), [0.1, 0.1], atol=2e-7)
     np.testing.assert_allclose(world.published[1] - world.published[0], [0.0666667, -0.0833333], atol=2e-7)

@@ -62,7 +62,7 @@ def test_trace(parameters: dict[str, Any], alphas: list[float], models: list[tup
     + [({"function": "hinge", "a": 10.0, "b": 4.0}, 10, 1 / 61)],
 )
 def test_staleness_functions(parameters: dict[str, Any], staleness: int, factor: float) -> None:
-    """While device 1 is under way, device 0 makes ``staleness`` new versions."""
+    """Device 0 publishes ``staleness`` versions while device 1 trains."""
     world = World(
         FedAsync(FedAsyncParameters(alpha=0.6, staleness_offset=0, **parameters)),
         fleet([1.0, staleness + 0.5]),
@@ -77,7 +77,7 @@ def test_staleness_functions(parameters: dict[str, Any], staleness: int, factor:
     assert last["weights"][1] == pytest.approx(0.6 * factor, rel=1e-6)
 
 
-def test_rejects_an_alpha_outside_of_its_range() -> None:
+def test_alpha_out_of_range_is_rejected() -> None:
     for alpha in (0.0, 1.1):
         with pytest.raises(ValueError, match="alpha"):
             FedAsyncParameters(alpha=alpha)

@@ -82,7 +82,7 @@ def test_proximal_gradient_goes_through_the_momentum(prox: float, factor: float)
     np.testing.assert_allclose(world.published[0], factor * CENTRES[0].numpy(), rtol=1e-6)
 
 
-def test_a_round_of_one_device_takes_its_model_exactly() -> None:
+def test_a_round_of_one_device_publishes_its_exact_model() -> None:
     world = World(
         FedAvg(FedAvgParameters()),
         fleet([1.0, 1.0]),
@@ -94,7 +94,7 @@ def test_a_round_of_one_device_takes_its_model_exactly() -> None:
     np.testing.assert_array_equal(world.published[0], vector(0.1, 0.2))
 
 
-def test_round_timeout_takes_who_is_back() -> None:
+def test_round_timeout_averages_the_uploads_received() -> None:
     world = World(
         FedAvg(FedAvgParameters(round_timeout=2.0)),
         fleet([1.0, 1.5, 9.0], [10, 30, 60]),
@@ -123,7 +123,7 @@ def test_an_empty_round_keeps_the_model() -> None:
     np.testing.assert_array_equal(world.engine.model, vector(5))
 
 
-def test_a_lost_device_does_not_hold_up_its_round() -> None:
+def test_a_round_continues_without_a_lost_device() -> None:
     world = World(
         FedAvg(FedAvgParameters()),
         fleet([1.0, 2.0], [1, 1]),

@@ -14,7 +14,7 @@ from tests.scripted import World, fleet, vector
 
 @pytest.mark.parametrize(("staleness", "expected"), [("sqrt", (1.25, 0.85)), ("constant", (1.4, 0.9))])
 def test_step(staleness: Any, expected: tuple[float, float]) -> None:
-    """A fresh and a three-versions-old difference: three steps of nothing pass while device 1 is under way."""
+    """A fresh update and one of staleness 3: three steps with zero updates happen while device 1 trains."""
     quick = [(0.0, 0.0)] * 6
     world = World(
         FedBuff(FedBuffParameters(buffer=2, staleness=staleness)),
@@ -29,7 +29,7 @@ def test_step(staleness: Any, expected: tuple[float, float]) -> None:
     last = world.publications()[-1].facts["factors"]
     assert last == pytest.approx([0.5, 1.0] if staleness == "sqrt" else [1.0, 1.0])
     np.testing.assert_allclose(world.published[-1], expected, rtol=1e-6)
-    assert world.engine.version == 4  # the version grows at steps only
+    assert world.engine.version == 4  # the version increases only at steps
     assert [t for t, _, _ in world.dispatches] == [0, 0, 1, 2, 3, 4, 5, 6, 6.9, 7]  # a slot is refilled at once
     assert [model for _, _, model in world.sent[:-1]] == [(1.0, 1.0)] * 9
     np.testing.assert_allclose(world.sent[-1][2], expected, rtol=1e-6)
@@ -37,7 +37,7 @@ def test_step(staleness: Any, expected: tuple[float, float]) -> None:
 
 @pytest.mark.parametrize(("flush", "last"), [(False, 3.0), (True, 4.0)])
 def test_partial_buffer_at_the_end(flush: bool, last: float) -> None:
-    """Seven uploads that move by 1 each, buffers of two: three steps, and one upload is left."""
+    """Seven updates of 1 each and a buffer of two: three steps, and one update is left."""
     world = World(
         FedBuff(FedBuffParameters(buffer=2, staleness="constant", flush=flush)),
         fleet([1.0]),

@@ -28,7 +28,7 @@ def test_round_of_quadratic_devices(mu: float, expected: tuple[float, float]) ->
 
 @pytest.mark.parametrize(("mu", "factor"), [(0.0, 0.386), (0.01, 0.3856201), (1.0, 0.349)])
 def test_three_steps(mu: float, factor: float) -> None:
-    """A round of one device takes its model exactly."""
+    """A round of one device publishes its exact model."""
     world = World(
         FedProx(FedProxParameters(mu=mu)),
         fleet([5.0]),
@@ -40,7 +40,7 @@ def test_three_steps(mu: float, factor: float) -> None:
     np.testing.assert_allclose(world.published[0], factor * np.array([1.0, 2.0]), rtol=1e-6)
 
 
-def test_without_its_term_is_fedavg() -> None:
+def test_mu_zero_equals_fedavg() -> None:
     def run(method: FedAvg) -> World:
         return World(
             method,
@@ -80,4 +80,4 @@ def test_proportional_sampling_draws_by_samples_with_replacement() -> None:
         slots=4,
         limits=Limits(seconds=300.0),
     ).run()
-    assert np.mean(world.published) == pytest.approx(0.9, abs=0.03)  # the mean counts a device as often as it was drawn
+    assert np.mean(world.published) == pytest.approx(0.9, abs=0.03)  # a device counts once per draw

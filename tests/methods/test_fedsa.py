@@ -40,7 +40,7 @@ def test_trace() -> None:
     assert world.notes("restart") == [{"device": 1}]
     assert next(flight.started + flight.seconds for flight in world.engine.flights.values()) == 7.0
     ledger = world.engine.ledger
-    assert (ledger.downloads - 1, ledger.uploads) == (5, 3)  # but for the refill at time 3: 8 transfers
+    assert (ledger.downloads - 1, ledger.uploads) == (5, 3)  # 8 transfers, not counting the refill at time 3
 
 
 @pytest.mark.parametrize(("picks", "rate"), [((1, 1, 2, 0), 0.01), ((0, 1, 2, 1), 0.005), ((1, 1, 0, 2), 0.01)])
@@ -78,7 +78,7 @@ def test_aggregation(options: dict[str, Any], betas: tuple[float, float], expect
 
 
 def test_no_device_twice_in_a_round() -> None:
-    """Device 1 loses its job at 2, when device 0 has uploaded: of the two idle ones only device 1 may begin again."""
+    """Device 1 loses its job at 2, after the upload of device 0: both are idle, but only device 1 may start again."""
     nan = vector(float("nan"))
     answers = answers_in_turn({(0, 1): vector(1), (1, 1): nan, (1, 2): vector(2), (2, 1): vector(3)})
     world = World(
@@ -93,8 +93,8 @@ def test_no_device_twice_in_a_round() -> None:
     assert world.published == []
 
 
-def test_round_nobody_is_left_to_fill_ends() -> None:
-    """Two devices, two uploads per round: device 1 leaves for good after device 0 has uploaded."""
+def test_a_round_that_no_device_can_complete_ends() -> None:
+    """Two devices, two uploads per round: device 1 leaves for good after the upload of device 0."""
     world = World(
         FedSA(FedSAParameters(buffer=2)),
         fleet([1.0, 5.0]),

@@ -11,7 +11,7 @@ TARGETS = {0: (1.0, 0.0), 1: (0.0, 1.0), 2: (2.0, 2.0)}  # the branches of the w
 
 
 def gitfl_example(seconds: list[float], until: float) -> World:
-    """Three branches, each on a device of its own, which always pushes the branch of the example."""
+    """Three branches on three devices; each device always pushes its branch of the example."""
     return World(
         GitFL(GitFLParameters()),
         fleet(seconds),
@@ -31,7 +31,7 @@ def gitfl_example(seconds: list[float], until: float) -> World:
     ],
 )
 def test_merge_and_pull(seconds: list[float], last: int, until: float, pulled: tuple[float, float]) -> None:
-    """Four, two and three pushes; the last of them makes the example's versions complete."""
+    """Four, two and three pushes; the last one completes the versions of the example."""
     world = gitfl_example(seconds, until)
     np.testing.assert_allclose(world.published[-1], (1.1111111, 0.8888889), rtol=1e-6)
     sent = next(flight for flight in world.engine.flights.values() if flight.device == last)
@@ -43,9 +43,9 @@ def test_merge_and_pull(seconds: list[float], last: int, until: float, pulled: t
     ("version", "device", "reward"),
     [(4, 0, -0.0833333), (4, 1, 0.0), (4, 2, 0.0833333), (2, 0, 0.0833333), (2, 1, 0.0), (2, 2, -0.0833333)],
 )
-def test_reward_of_the_device_that_is_chosen(version: int, device: int, reward: float) -> None:
-    """From the state of the worked example but for one upload, which the engine then delivers: the only idle device is
-    the one that sent it, and the recorded reward is its own."""
+def test_reward_of_the_chosen_device(version: int, device: int, reward: float) -> None:
+    """Starts one upload before the state of the worked example; the engine delivers it. Its sender is the only idle
+    device, so the recorded reward is the sender's."""
     seconds = [10.0, 20.0, 30.0]
     method = GitFL(GitFLParameters())
     world = World(

@@ -1,5 +1,6 @@
 """SAFA: the worked examples of its specification, for both populations."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from cabafl.fleet.faults import Absence
 from cabafl.methods.base import Weights
 from cabafl.methods.safa import SAFA, SAFAParameters
 from cabafl.recording.events import Dispatched, Uploaded
+from cabafl.state import Decoder, Encoder
 from tests.methods.trainers import answers_in_turn
 from tests.scripted import World, fleet, timetable, vector
 
@@ -18,7 +20,7 @@ SAFA_ANSWERS = {(0, 1): vector(4, 0), (1, 1): vector(0, 4), (0, 2): vector(2, 2)
 
 
 def safa_paper(third: dict[tuple[int, int], Weights], seconds: dict[int, list[float]], until: float) -> World:
-    """A = 0, B = 1, C = 2."""
+    """The example of the specification: devices A = 0, B = 1, C = 2."""
     return World(
         SAFA(SAFAParameters(population="all", quota=1, tau=2)),
         timetable(seconds, [1, 1, 2]),
@@ -30,7 +32,7 @@ def safa_paper(third: dict[tuple[int, int], Weights], seconds: dict[int, list[fl
 
 
 def test_paper_protocol_deprecated_device_refreshed() -> None:
-    """Case ii: C never returns; in round 3 its entry is the global model it is restarted with."""
+    """Case ii: C never returns; in round 3 its cache entry is the global model it is restarted from."""
     third = {(0, 3): vector(0, 2), (1, 3): vector(9, 9)}
     world = safa_paper(third, {0: [1.0] * 4, 1: [1.0] * 4, 2: [100.0, 100.0]}, 3.0)
     np.testing.assert_allclose(world.published, [(1, 0), (1.25, 1.25), (0.875, 2.375)], rtol=1e-6)
@@ -44,7 +46,7 @@ def test_paper_protocol_deprecated_device_refreshed() -> None:
 
 
 def test_versions_of_the_paper_protocol() -> None:
-    """A 1, B 1, C 0 after round 1, A 2, B 2, C 0 after round 2; C restarted with W(2) has version 2."""
+    """A 1, B 1, C 0 after round 1; A 2, B 2, C 0 after round 2; C, restarted from W(2), has version 2."""
     world = safa_paper({}, {0: [1.0] * 3, 1: [1.0] * 3, 2: [100.0, 100.0]}, 2.9)
     assert [e.version for e in world.events if isinstance(e, Dispatched)] == [0, 0, 0, 1, 1, 2, 2, 2]
     method = world.engine.method
@@ -56,7 +58,7 @@ def test_versions_of_the_paper_protocol() -> None:
 
 
 def test_paper_protocol_device_that_fails_every_round_becomes_deprecated() -> None:
-    """As case ii, but C does not stay away: it sends garbage in rounds 1 and 2."""
+    """As case ii, but C answers: it uploads NaN in rounds 1 and 2."""
     nan = vector(float("nan"), 0)
     third = {(0, 3): vector(0, 2), (1, 3): vector(9, 9), (2, 1): nan, (2, 2): nan, (2, 3): nan}
     world = safa_paper(third, {0: [1.0] * 4, 1: [1.0] * 4, 2: [0.5, 0.5, 0.5, 9.0]}, 3.0)
@@ -64,8 +66,8 @@ def test_paper_protocol_device_that_fails_every_round_becomes_deprecated() -> No
     assert [event.facts["deprecated"] for event in world.publications()] == [[], [], [2]]
 
 
-def test_paper_protocol_a_device_that_returns_sends_nobody_else_off() -> None:
-    """Devices 0 and 1 have uploaded when device 3, away from 0.5 to 2, is back: it alone begins in the round."""
+def test_paper_protocol_only_the_returning_device_joins_a_round() -> None:
+    """Device 3, away from 0.5 to 2, returns after the uploads of devices 0 and 1: it alone joins the round."""
     world = World(
         SAFA(SAFAParameters(population="all", quota=3)),
         fleet([1.0, 1.5, 9.0, 5.0]),
@@ -79,8 +81,8 @@ def test_paper_protocol_a_device_that_returns_sends_nobody_else_off() -> None:
     assert world.published == []
 
 
-def test_slots_a_loss_at_the_closing_instant_is_not_replaced_by_an_old_model() -> None:
-    """Device 1's garbage arrives together with the upload that fills the round; its slot waits for the new model."""
+def test_slots_a_loss_at_the_closing_instant_waits_for_the_new_model() -> None:
+    """The NaN upload of device 1 arrives together with the upload that completes the round."""
     world = World(
         SAFA(SAFAParameters(quota=1)),
         fleet([1.0, 1.0, 9.0, 9.0]),
@@ -108,7 +110,7 @@ def test_slots_no_device_twice_in_a_round() -> None:
 
 
 def test_paper_protocol_restarted_device_returns_first() -> None:
-    """Case i: C, restarted at time 2, is quick this time and returns before A and B."""
+    """Case i: C, restarted at time 2, uploads before A and B."""
     world = safa_paper({(2, 1): vector(3, 3)}, {0: [1.0, 1.0, 9.0], 1: [1.0, 1.0, 9.0], 2: [100.0, 0.5, 9.0]}, 2.5)
     np.testing.assert_allclose(world.published, [(1, 0), (1.25, 1.25), (2.25, 3.25)], rtol=1e-6)
     last = world.publications()[-1]
@@ -120,7 +122,7 @@ def test_paper_protocol_restarted_device_returns_first() -> None:
 
 def test_slots_aggregation_of_the_active_devices() -> None:
     """Active in round 2: device 0 just picked, device 1 never committed (its entry is the global model (2, 2)), device
-    2 cached in round 1. Devices 3 and 4, which share round 1, send garbage and give their slots to 0 and 1."""
+    2 cached in round 1. Devices 3 and 4, dispatched in round 1, upload NaN, and devices 0 and 1 take their slots."""
     nan = vector(float("nan"), 0)
     world = World(
         SAFA(SAFAParameters(quota=1)),
@@ -141,7 +143,7 @@ def test_slots_aggregation_of_the_active_devices() -> None:
 
 @pytest.mark.parametrize("population", ["all", "slots"])
 def test_cache_of_models_after_one_epoch(population: Any) -> None:
-    """Every device first trains one epoch; the first round then finds its model in the cache, not the initial one."""
+    """Every device first trains one epoch; the first round uses these models as cache entries."""
     world = World(
         SAFA(SAFAParameters(population=population, quota=1, cache_init="first_epoch", aggregate_over="all")),
         fleet([1.0, 2.0, 3.0]),
@@ -170,13 +172,13 @@ def test_slots_restarts_and_rounds() -> None:
         picks=[5, 0, 1, 2],
     ).run()
     assert world.engine.version > 20
-    assert world.engine.ledger.losses["cancelled"] > 3  # the slow device is restarted again and again
+    assert world.engine.ledger.losses["cancelled"] > 3  # the slow device is restarted repeatedly
     for event in world.publications():
         assert sum(event.facts["weights"]) == pytest.approx(1.0)
         assert len(event.facts["picked"]) <= 2
 
 
-def test_round_limit_without_uploads_goes_on() -> None:
+def test_a_round_without_uploads_ends_at_its_time_limit() -> None:
     world = World(
         SAFA(SAFAParameters(round_timeout=2.0, tau=1)),
         fleet([5.0] * 4),
@@ -186,3 +188,27 @@ def test_round_limit_without_uploads_goes_on() -> None:
         limits=Limits(seconds=9.0),
     ).run()
     assert [event.time for event in world.publications()] == [2.0, 4.0, 6.0, 8.0]
+
+
+@pytest.mark.parametrize("population", ["all", "slots"])
+def test_state_can_be_stored_in_the_middle_of_a_round(population: Any) -> None:
+    world = World(
+        SAFA(SAFAParameters(population=population, quota=3)),
+        fleet([1.0, 2.0, 3.0, 4.0]),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=3,
+        limits=Limits(seconds=9.0),
+        picks=[0, 1, 2] if population == "slots" else [],
+    )
+    world.engine.start()
+    while world.engine.now < 1.0:
+        world.engine.step()
+    method, again = world.engine.method, SAFA(SAFAParameters(population=population))
+    encoder = Encoder()
+    tree = json.loads(json.dumps(encoder.encode({k: v for k, v in vars(method).items() if k != "parameters"})))
+    vars(again).update(Decoder(encoder.arrays).decode(tree))
+    assert isinstance(method, SAFA)
+    assert type(again.population) is type(method.population)
+    assert vars(again.population) == vars(method.population)
+    assert (again.round.number, list(again.round.picked), again.in_flight) == (1, [0], method.in_flight)

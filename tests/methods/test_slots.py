@@ -1,4 +1,4 @@
-"""Slots: what the methods that refill them share."""
+"""What methods with slots share: transfers per upload, and rounds that fit the slots."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_two_transfers_per_upload(method: Method) -> None:
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_rounds_of_more_uploads_than_slots_are_refused(method: Method, key: str) -> None:
+def test_rounds_of_more_uploads_than_slots_are_rejected(method: Method, key: str) -> None:
     method.check(3)
     with pytest.raises(ValueError, match=f"method.{key} = 3: only 2 devices train at a time; accepted: 1 to 2"):
         method.check(2)

@@ -17,8 +17,8 @@ SECOND = [(2.0, 1.0), (1.0, 1.0), (0.0, -3.0)]
 
 
 def gradients_in_turn(gradients: dict[tuple[int, int], tuple[float, float]]) -> Any:
-    """A trainer at rate 1: the n-th job of a device moves against its gradient, or not at all. Its loss is 1, in the
-    third job of a device 0.25."""
+    """A trainer with learning rate 1: the n-th job of a device steps along its gradient (default: zero). The loss is
+    1, and 0.25 in the third job of a device."""
     counts: dict[int, int] = {}
 
     def train(job: TrainJob) -> Trained:
@@ -30,7 +30,7 @@ def gradients_in_turn(gradients: dict[tuple[int, int], tuple[float, float]]) -> 
 
 
 def wkafl_example(**options: Any) -> World:
-    """Five slots. Two steps without movement age the jobs; the third merges gradients of staleness 1 (device 2), 2
+    """Five slots. Two steps with zero gradients age the jobs; the third merges gradients of staleness 1 (device 2), 2
     (device 5) and 3 (device 3), the fourth those of staleness 1, 1 (devices 0 and 1) and 2 (device 6)."""
     first = {(2, 2): FIRST[0], (5, 1): FIRST[1], (3, 1): FIRST[2]}
     second = {(0, 3): SECOND[0], (1, 3): SECOND[1], (6, 1): SECOND[2]}
@@ -73,7 +73,7 @@ def test_first_and_second_iteration() -> None:
 
 @pytest.mark.parametrize("rule", [{"stage_two_start": 4}, {"stage_rule": "loss", "stage_two_loss": 0.5}])
 def test_stage_two_clips_relative_to_the_estimate(rule: dict[str, Any]) -> None:
-    """Begun by the number of the iteration, or by the training loss: 0.5 on average in the fourth step, more before."""
+    """Started by the iteration number, or by the training loss: on average 0.5 in the fourth step, more before."""
     world = wkafl_example(relative_clip=0.5, **rule)
     np.testing.assert_allclose(world.published[2], (-0.0374850878, -0.0615248132), rtol=1e-6)
     np.testing.assert_allclose(world.published[3], (-0.0830097017, -0.0932493773), rtol=1e-6)

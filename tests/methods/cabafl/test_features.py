@@ -13,5 +13,5 @@ def test_unknown_device_is_scored_as_if_it_added_nothing() -> None:
     assert with_unknown == pytest.approx(table.similarity([0]), rel=1e-12)
 
 
-def test_cosine_of_nothing_is_zero() -> None:
+def test_cosine_of_a_zero_vector_is_zero() -> None:
     assert cosine(np.zeros(3), np.ones(3)) == 0.0

@@ -10,7 +10,7 @@ from cabafl.state import State
 class SimilarityHistory(State):
     """Every similarity seen so far, in ascending order.
 
-    A plain sorted list: an insertion moves half of it, 30 microseconds at 100,000 entries, a fraction of one selection.
+    A plain sorted list: an insertion moves half of it, which takes 20 microseconds at 100,000 entries.
     """
 
     def __init__(self) -> None:
