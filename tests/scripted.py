@@ -1,8 +1,8 @@
-"""A scripted world for the real engine: device times, training results and random picks are given by the test."""
+"""The real engine on scripted parts: the test gives device times, training results and random draws."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ def vector(*values: float) -> Weights:
 
 
 def fleet(seconds: Sequence[float], sizes: Sequence[int] | None = None) -> Fleet:
-    """Devices with given job times and no link."""
+    """Devices with the given job times in seconds; no link time."""
     n = len(seconds)
     zeros = np.zeros(n)
     samples = np.ones(n, dtype=np.int64) if sizes is None else np.array(sizes, dtype=np.int64)
@@ -34,14 +34,14 @@ def fleet(seconds: Sequence[float], sizes: Sequence[int] | None = None) -> Fleet
 
 
 class _Timetable(Fleet):
-    """A fleet whose devices take a given time for each of their jobs."""
+    """A fleet with a list of job times per device."""
 
     def job(self, device: int, work: float = 1.0) -> tuple[float, float]:
         return self.timetable[device].pop(0), 0.0  # type: ignore[attr-defined]
 
 
 def timetable(seconds: Mapping[int, Sequence[float]], sizes: Sequence[int] | None = None) -> Fleet:
-    """Devices with a given time for each of their jobs, in order; a job beyond the list fails the test."""
+    """Devices with a time for each of their jobs, in order. A job beyond the list fails the test."""
     plain = fleet([1.0] * len(seconds), sizes)
     made = _Timetable(**{f.name: getattr(plain, f.name) for f in dataclasses.fields(plain) if f.init})
     object.__setattr__(made, "timetable", {device: list(times) for device, times in seconds.items()})
@@ -49,7 +49,7 @@ def timetable(seconds: Mapping[int, Sequence[float]], sizes: Sequence[int] | Non
 
 
 class ScriptedExecutor:
-    """Training results from a function, features from a table, a score of nothing."""
+    """Training results from a function, features from a table, a score of 0."""
 
     def __init__(self, train: Trainer, features: npt.ArrayLike | None = None) -> None:
         self.evaluation_chunks = 1
@@ -86,7 +86,7 @@ class ScriptedExecutor:
 
 
 class ScriptedIdle(IdleSet):
-    """Random draws come from a list; a pick that is not idle fails the test."""
+    """Random draws come from a list; later ones are random. A device that is not idle fails the test."""
 
     picks: list[int]
 
@@ -101,49 +101,54 @@ class ScriptedIdle(IdleSet):
         if not self.picks:
             return super().draw_many(random, k, without)
         drawn = [self.draw(random) for _ in range(min(k, len(self)))]
-        assert not set(drawn) & set(without), f"scripted picks {drawn}: {without} are not to be drawn"
+        assert not set(drawn) & set(without), f"scripted picks {drawn}: {without} must not be drawn"
         return drawn
 
 
+class Settings(TypedDict, total=False):
+    """Keyword arguments of `World`."""
+
+    initial: Required[Weights]
+    slots: Required[int]
+    limits: Required[Limits]
+    features: npt.ArrayLike | None  # one row per device
+    picks: Iterable[int]  # devices for the first random draws
+    seed: int
+    epochs: int
+    learning_rate: float
+    faults: Faults | None
+
+
 class World:
-    """The real engine on scripted parts, and what it emitted."""
+    """A method on the real engine with scripted devices; keeps the emitted events.
+
+    ``train`` computes the upload of a job, or lists the uploads by job number.
+    """
 
     def __init__(
-        self,
-        method: Method,
-        devices: Fleet,
-        train: Trainer | Sequence[Weights],
-        *,
-        initial: Weights,
-        slots: int,
-        limits: Limits,
-        features: npt.ArrayLike | None = None,
-        picks: Iterable[int] = (),
-        seed: int = 1,
-        epochs: int = 1,
-        learning_rate: float = 0.01,
-        faults: Faults | None = None,
+        self, method: Method, devices: Fleet, train: Trainer | Sequence[Weights], **settings: Unpack[Settings]
     ) -> None:
         self.events: list[Event] = []
         if not callable(train):
             results = list(train)
             train = lambda job: results[job.number]  # noqa: E731
-        self.executor = ScriptedExecutor(train, features)
+        self.executor = ScriptedExecutor(train, settings.get("features"))
+        initial = settings["initial"]
         setup = EngineSetup(
             method=method,
             executor=self.executor,
             initial=initial,
             emit=self.events.append,
-            seed=seed,
-            slots=slots,
-            limits=limits,
+            seed=settings.get("seed", 1),
+            slots=settings["slots"],
+            limits=settings["limits"],
             trainable=initial.size,
-            epochs=epochs,
-            learning_rate=learning_rate,
+            epochs=settings.get("epochs", 1),
+            learning_rate=settings.get("learning_rate", 0.01),
         )
-        self.engine = VirtualEngine(setup, devices, faults)
+        self.engine = VirtualEngine(setup, devices, settings.get("faults"))
         idle = ScriptedIdle(len(devices), np.flatnonzero(devices.sizes > 0))
-        idle.picks = list(picks)
+        idle.picks = list(settings.get("picks", ()))
         self.engine.idle = idle
         self.published: list[Weights] = []
         self.sent: list[tuple[float, int, tuple[float, ...]]] = []  # (time, device, model) of every dispatch
@@ -159,14 +164,14 @@ class World:
         def dispatching(device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
             job = dispatch(device, weights, slot, objective)
             if job is not None:
-                flight = self.engine.flights[job]  # what the engine will hand to the trainer
+                flight = self.engine.flights[job]  # what the engine passes to the trainer
                 self.sent.append((flight.started, flight.device, tuple(flight.weights.tolist())))
             return job
 
         self.engine.publish, self.engine.dispatch = publishing, dispatching  # type: ignore[method-assign]
 
     def run(self) -> "World":
-        """The whole run."""
+        """Runs to the end; returns itself."""
         self.engine.run()
         return self
 
@@ -181,9 +186,9 @@ class World:
         return [(e.time, e.device, e.reason) for e in self.events if isinstance(e, Lost)]
 
     def notes(self, kind: str) -> list[dict[str, Any]]:
-        """The facts of all notes of one kind."""
+        """The facts of all notes of a kind."""
         return [e.facts for e in self.events if isinstance(e, Noted) and e.kind == kind]
 
     def publications(self) -> list[Published]:
-        """All published models' events."""
+        """The events of all published models."""
         return [e for e in self.events if isinstance(e, Published)]

@@ -1,9 +1,9 @@
-"""A complete method of your own: every upload is mixed into the global model, a stale one with less weight."""
+"""A complete method: every upload is mixed into the global model, stale uploads with less weight."""
 
 from pydantic import Field
 
+from cabafl import Job, Method, Parameters, Server, Upload
 from cabafl.methods.averaging import weighted_mean
-from cabafl.methods.base import Job, LossReason, Method, Parameters, Server, Upload
 
 
 class MixingParameters(Parameters):
@@ -13,42 +13,38 @@ class MixingParameters(Parameters):
 
 
 class Mixing(Method):
-    """``server.slots`` devices train at any time; whoever comes back is replaced at once."""
+    """Keeps ``server.slots`` devices training; each upload frees a slot, which is filled at once."""
 
     name = "mixing"
     kind = "asynchronous"
     paper = "an example"
     Parameters = MixingParameters
 
-    def __init__(self, parameters: MixingParameters) -> None:
-        self.parameters = parameters
-        self.open = 0  # slots without a device
-
     def start(self, server: Server) -> None:
-        """Time 0: the initial model goes to the first devices."""
+        """Sends the initial model to the first devices."""
         self.model = server.initial
-        self.open = server.slots
+        self.free = server.slots  # slots without a device
         self._fill(server)
 
     def on_upload(self, server: Server, upload: Upload) -> None:
-        """One upload, one new global model."""
+        """Publishes a new global model after every upload."""
         staleness = server.version - upload.job.version
         share = self.parameters.share / (1 + staleness)
         self.model = weighted_mean([self.model, upload.weights], [1 - share, share])
         server.publish(self.model, device=upload.job.device, share=share)
-        self.open += 1
+        self.free += 1
         self._fill(server)
 
-    def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
-        """The slot is free again; the lost training is simply missing."""
-        self.open += 1
+    def on_loss(self, server: Server, job: Job, reason: str) -> None:
+        """Frees the slot of a lost job; the global model stays."""
+        self.free += 1
         self._fill(server)
 
     def on_idle(self, server: Server, device: int) -> None:
-        """A device came back: a slot that found none may have waited for it."""
+        """Fills a slot that was waiting for an idle device."""
         self._fill(server)
 
     def _fill(self, server: Server) -> None:
-        while self.open and len(server.idle):
+        while self.free and len(server.idle):
             server.dispatch(server.idle.draw(server.random("next device")), self.model)
-            self.open -= 1
+            self.free -= 1

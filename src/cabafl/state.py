@@ -1,4 +1,11 @@
-"""Objects as plain data: what a checkpoint stores, without pickle and without the objects' help."""
+"""Objects as plain data: what checkpoints and journals store. No pickle, and no storage code in the objects themselves.
+
+A value becomes a JSON tree plus a table of arrays. In the tree, numbers, strings, booleans and None stand for
+themselves; everything else is a list that starts with its kind::
+
+    ["array", name]   ["tensor", name]   ["list", item, ...]   ["tuple", item, ...]
+    ["dict", [key, value], ...]          ["state", "module:Class", {attribute: value}]
+"""
 
 import dataclasses
 from typing import Any
@@ -11,33 +18,40 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class State:
-    """Marks classes whose attributes (numbers, strings, arrays, lists, dictionaries, other states) are all there is
-    to know about their objects. One that is not like that has `state` and `restore`."""
+    """Base of classes whose instances can be stored: their attributes are their whole state.
+
+    Attributes hold numbers, strings, None, NumPy arrays, torch tensors, lists, tuples, dictionaries and other states. A
+    dataclass is rebuilt through its constructor; any other class without calling ``__init__``. A class that keeps more
+    than its attributes defines ``state()``, which returns a dictionary, and ``restore(dictionary)``.
+    """
 
 
 class Encoder:
-    """Turns values into JSON-able trees; arrays go into `arrays`, each once however often it is referred to."""
+    """Turns values into JSON trees and collects their arrays in `arrays`. Shared arrays are stored once."""
 
     def __init__(self) -> None:
         self.arrays: Arrays = {}
         self._names: dict[int, str] = {}
-        self._kept: list[Any] = []  # keeps objects alive, so that ids stay unique
+        self._kept: list[Any] = []  # keeps the arrays alive, so that their ids stay unique
 
     def encode(self, value: Any) -> Any:
-        """Numbers, strings and None as they are, everything else as a list that starts with its kind."""
+        """The tree of a value. Raises TypeError for a type that cannot be stored, at any depth."""
         if value is None or isinstance(value, bool | str) or type(value) in (int, float):
             return value
         if isinstance(value, np.ndarray):
             return ["array", self._name(value, value)]
         if isinstance(value, torch.Tensor):
             return ["tensor", self._name(value, value.numpy())]
-        if type(value) in (list, tuple):
+        if type(value) in (list, tuple):  # not subclasses: a NamedTuple would come back as a tuple
             return [type(value).__name__, *map(self.encode, value)]
         if isinstance(value, dict):
             return ["dict", *([self.encode(k), self.encode(v)] for k, v in value.items())]
         if isinstance(value, State):
             return ["state", name_of(type(value)), {k: self.encode(v) for k, v in attributes(value).items()}]
-        raise TypeError(f"a checkpoint cannot store a {type(value).__name__}: {value!r}")
+        raise TypeError(
+            f"a checkpoint cannot store a {type(value).__name__}: {value!r}; accepted: plain numbers, strings, arrays, "
+            "lists, tuples, dictionaries and subclasses of cabafl.state.State"
+        )
 
     def _name(self, owner: Any, array: npt.NDArray[Any]) -> str:
         if id(owner) not in self._names:
@@ -48,7 +62,10 @@ class Encoder:
 
 
 class Decoder:
-    """The reverse of `Encoder`: arrays that were shared are shared again. Only subclasses of `State` are ever made."""
+    """Rebuilds values from the trees of an `Encoder`. Arrays that were shared are shared again.
+
+    The data may be untrusted: it can only create instances of subclasses of `State` that are already imported.
+    """
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
@@ -56,7 +73,7 @@ class Decoder:
         self._classes = {name_of(cls): cls for cls in _descendants(State)}
 
     def decode(self, tree: Any) -> Any:
-        """Raises KeyError, ValueError or TypeError on anything an encoder would not have written."""
+        """The value of a tree. Raises KeyError, ValueError or TypeError for a tree that no `Encoder` writes."""
         if not isinstance(tree, list):
             return tree
         kind, *rest = tree
@@ -70,18 +87,18 @@ class Decoder:
             return {self.decode(key): self.decode(value) for key, value in rest}
         if kind == "state":
             values = {key: self.decode(value) for key, value in rest[1].items()}
-            return _revive(self._classes[rest[0]], values)
+            return _rebuild(self._classes[rest[0]], values)
         raise ValueError(f"unknown kind {kind!r}")
 
 
 def name_of(cls: type) -> str:
-    """How a class is called in a checkpoint."""
+    """The name of a class in stored data, ``module:Class``."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """The state of an object."""
-    if hasattr(value, "state"):
+    """The state of an object by attribute name; not a copy of the values."""
+    if hasattr(type(value), "restore"):
         own: dict[str, Any] = value.state()
         return own
     if dataclasses.is_dataclass(value):
@@ -89,15 +106,15 @@ def attributes(value: Any) -> dict[str, Any]:
     return dict(vars(value))
 
 
-def _revive(cls: type[Any], values: dict[str, Any]) -> Any:
+def _rebuild(cls: type[Any], values: dict[str, Any]) -> Any:
     if dataclasses.is_dataclass(cls) and not hasattr(cls, "restore"):
         return cls(**values)
-    revived = object.__new__(cls)
-    if hasattr(revived, "restore"):
-        revived.restore(values)
+    rebuilt = object.__new__(cls)
+    if hasattr(cls, "restore"):
+        rebuilt.restore(values)
     else:
-        vars(revived).update(values)
-    return revived
+        vars(rebuilt).update(values)
+    return rebuilt
 
 
 def _descendants(cls: type[Any]) -> list[type[Any]]:

@@ -1,17 +1,11 @@
-"""FedAvg through the real engine, with the numbers of its specification."""
+"""FedAvg: means, rounds and timeouts, with the numbers of its specification."""
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
 
-from cabafl.config import TrainingSection
 from cabafl.engine.core import Limits
-from cabafl.execution.base import TrainJob
-from cabafl.learning.training import LocalTraining, train
-from cabafl.learning.weights import FlatModel
-from cabafl.methods.base import Objective, Weights
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
+from tests.methods.trainers import CENTRES, quadratic_trainer
 from tests.scripted import World, fleet, vector
 
 THREE = [vector(1, 2), vector(3, 0), vector(-1, 4)]
@@ -53,49 +47,12 @@ def test_normaliser_over_all_devices_mixes_in_the_old_model() -> None:
     np.testing.assert_allclose(world.published[0], [2.0, 5.0], rtol=1e-6)
 
 
-class Quadratic(nn.Module):
-    """The distance of the weights to a sample."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w - x
-
-
-def half_square(distance: Tensor, _target: Tensor) -> Tensor:
-    return 0.5 * (distance**2).sum(dim=1).mean()
-
-
-CENTRES = torch.tensor([[1.0, 2.0], [-1.0, 4.0]])
-
-
-def quadratic_trainer(steps: int, prox: float = 0.0) -> object:
-    """Real local SGD on F_k(w) = |w - c_k|^2 / 2, full batch."""
-    model = FlatModel(Quadratic())
-
-    def run(job: TrainJob) -> Weights:
-        model.load(job.weights)
-        samples = 1 if job.device == 0 else 3
-        x = CENTRES[job.device].repeat(samples, 1)
-        settings = LocalTraining(
-            TrainingSection(epochs=steps, batch_size=10, learning_rate=0.1, momentum=0.5),
-            Objective(prox=prox or job.objective.prox),
-            loss=half_square,
-        )
-        train(model.network, x, torch.zeros(samples), settings, seed=job.number)
-        return model.save()
-
-    return run
-
-
 @pytest.mark.parametrize(("steps", "factor"), [(2, 0.24), (3, 0.386)])
 def test_one_round_of_quadratic_devices(steps: int, factor: float) -> None:
     world = World(
         FedAvg(FedAvgParameters()),
         fleet([5.0, 9.0], [1, 3]),
-        quadratic_trainer(steps),  # type: ignore[arg-type]
+        quadratic_trainer(steps),
         initial=vector(0, 0),
         slots=2,
         limits=Limits(seconds=9.0),
@@ -117,7 +74,7 @@ def test_proximal_gradient_goes_through_the_momentum(prox: float, factor: float)
     world = World(
         FedAvg(FedAvgParameters()),
         fleet([5.0]),
-        quadratic_trainer(2, prox),  # type: ignore[arg-type]
+        quadratic_trainer(2, prox),
         initial=vector(0, 0),
         slots=1,
         limits=Limits(seconds=5.0),
@@ -125,7 +82,7 @@ def test_proximal_gradient_goes_through_the_momentum(prox: float, factor: float)
     np.testing.assert_allclose(world.published[0], factor * CENTRES[0].numpy(), rtol=1e-6)
 
 
-def test_a_round_of_one_device_takes_its_model_exactly() -> None:
+def test_a_round_of_one_device_publishes_its_exact_model() -> None:
     world = World(
         FedAvg(FedAvgParameters()),
         fleet([1.0, 1.0]),
@@ -137,7 +94,7 @@ def test_a_round_of_one_device_takes_its_model_exactly() -> None:
     np.testing.assert_array_equal(world.published[0], vector(0.1, 0.2))
 
 
-def test_round_timeout_takes_who_is_back() -> None:
+def test_round_timeout_averages_the_uploads_received() -> None:
     world = World(
         FedAvg(FedAvgParameters(round_timeout=2.0)),
         fleet([1.0, 1.5, 9.0], [10, 30, 60]),
@@ -166,7 +123,7 @@ def test_an_empty_round_keeps_the_model() -> None:
     np.testing.assert_array_equal(world.engine.model, vector(5))
 
 
-def test_a_lost_device_does_not_hold_up_its_round() -> None:
+def test_a_round_continues_without_a_lost_device() -> None:
     world = World(
         FedAvg(FedAvgParameters()),
         fleet([1.0, 2.0], [1, 1]),

@@ -1,4 +1,4 @@
-"""What the server decides: one file per method, found by name."""
+"""The methods: each is one file or package, found by name."""
 
 import importlib
 
@@ -19,12 +19,15 @@ NAMES: dict[str, str] = {
 
 
 def find(name: str) -> type[Method]:
-    """The class of a method: one of `NAMES`, or any ``package.module:Class`` of the user's.
+    """Imports the class of a method: one of `NAMES`, or any ``package.module:Class``.
 
-    Raises KeyError for an unknown name, and ImportError, AttributeError or TypeError for a class that is not to be had.
+    Raises:
+        KeyError: For an unknown name.
+        ImportError, AttributeError: If the class cannot be imported.
+        TypeError: If it is not a subclass of `Method`.
     """
     module, _, attribute = (name if ":" in name else NAMES[name]).partition(":")
     found = getattr(importlib.import_module(module), attribute)
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise TypeError(f"{name} is not a subclass of cabafl.methods.base.Method")
+        raise TypeError(f"{name} is not a subclass of cabafl.Method")
     return found

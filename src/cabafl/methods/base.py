@@ -1,7 +1,8 @@
-"""The contract between a method, which decides, and an engine, which carries out.
+"""The contract between a method, which decides, and an engine, which carries out its decisions.
 
-A method sees no clock, no process, no socket and no file. Whatever drives it (virtual time or real devices) calls the
-``on_...`` functions one at a time, in a fixed order, and carries out the orders given through `Server`.
+A method sees no clock, process, socket or file. The engine (virtual time or real devices) calls the methods of `Method`
+one at a time, in an order that depends only on the experiment and the events, and carries out what the method orders
+through `Server`.
 """
 
 from collections.abc import Collection, Iterator
@@ -14,7 +15,9 @@ from pydantic import BaseModel, ConfigDict
 
 from cabafl.state import State
 
-Weights = npt.NDArray[np.float32]  # one flat vector per model, never changed after it was handed over
+Weights = npt.NDArray[np.float32]
+"""One model as a flat vector. Shared by jobs, caches and the recorder: never change one in place."""
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 FeatureKind = Literal["activations", "activation_counts", "labels"]
@@ -23,58 +26,99 @@ Kind = Literal["synchronous", "asynchronous", "semi-asynchronous"]
 
 
 class Parameters(BaseModel):
-    """A method's own keys of the ``[method]`` section."""
+    """Base of a method's parameters: the keys of the ``[method]`` section besides ``name``.
+
+    A pydantic model. Each field gives a key its type, range, default and description. Unknown keys and wrong types are
+    rejected with a one-line error.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Objective(State):
-    """How a device trains where it differs from the experiment's ``[training]`` section."""
+    """How a device trains for one job, where that differs from the ``[training]`` section."""
 
     epochs: int | None = None
+    """Local epochs; None: `Server.epochs`. Computing time changes in proportion."""
+
     lr_scale: float = 1.0
-    prox: float = 0.0  # weight of (prox / 2) * |w - dispatched|^2 in the local loss
-    report_loss: bool = False  # the device also tells its mean training loss over the last epoch
+    """Factor on ``training.learning_rate``."""
+
+    prox: float = 0.0
+    """Weight of the proximal term ``prox / 2 * |w - w_sent|^2`` in the local loss, over trainable entries."""
+
+    report_loss: bool = False
+    """Whether the device reports its training loss (`Upload.loss`). Otherwise the loss never leaves the device."""
 
 
 PLAIN = Objective()
+"""Training exactly as the ``[training]`` section says."""
 
 
 @dataclass(slots=True)
 class Job(State):
-    """A model on its way: what was sent to whom. ``slot`` is a number of the method's own choice."""
+    """A model sent to a device for training."""
 
     number: int
+    """Unique within the run, counted from 0 in dispatch order."""
+
     device: int
+    """Device number, an index into `Server.sizes`."""
+
     slot: int
+    """The number the method passed to `Server.dispatch`; the engine only records it."""
+
     version: int
+    """`Server.version` at dispatch. ``server.version - job.version`` is the staleness."""
+
     weights: Weights
+    """The model as it was sent."""
+
     objective: Objective = PLAIN
+    """How the device was told to train."""
 
 
 @dataclass(slots=True)
 class Upload:
-    """What came back: already checked by the engine (layout, finite numbers)."""
+    """A trained model.
+
+    The engine has already checked it: it has the shape of ``job.weights``, all its numbers are finite, and it is not
+    older than ``run.max_staleness``. An upload that fails a check is reported as a loss instead.
+    """
 
     job: Job
+    """The job this upload answers."""
+
     weights: Weights
+    """The model after local training."""
+
     samples: int
+    """Training samples of the device."""
+
     learning_rate: float
+    """Learning rate of the job: ``training.learning_rate * objective.lr_scale``."""
+
     duration: float
-    loss: float | None = None  # mean training loss over the last epoch, where the objective asks for it
+    """Seconds from dispatch to arrival, on the engine's clock."""
+
+    loss: float | None = None
+    """Mean training loss over the last epoch; None unless `Objective.report_loss` was set."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method asks of the devices beside trained models."""
+    """What a method needs from devices besides trained models."""
 
     features: FeatureKind | None = None
+    """Kind of feature vectors the method collects, if any."""
+
     training_loss: bool = False
+    """Whether it asks for training losses. Not available with DP-SGD."""
 
 
 class Random(Protocol):
-    """A stream of draws of its own for one purpose."""
+    """A stream of random numbers for one purpose; see `Server.random`."""
 
     def below(self, n: int) -> int:
         """A uniform integer in [0, n)."""
@@ -87,7 +131,8 @@ class Random(Protocol):
 
 
 class Idle(Protocol):
-    """The devices that could be sent a model now."""
+    """The set of idle devices: present, with training samples and without a job. Iteration order is arbitrary but
+    repeats from run to run."""
 
     def __len__(self) -> int: ...
 
@@ -96,40 +141,41 @@ class Idle(Protocol):
     def __iter__(self) -> Iterator[int]: ...
 
     def array(self) -> Ints:
-        """All idle devices, in no particular order; valid until the next order is given."""
+        """All idle devices, in iteration order. A view: valid until the next dispatch or cancellation."""
 
     def among(self, devices: Ints) -> npt.NDArray[np.bool_]:
-        """Which of ``devices`` are idle."""
+        """A mask over ``devices``: which of them are idle."""
 
     def draw(self, random: Random, without: int | None = None) -> int:
-        """One idle device at random; ``without`` only when there is no other."""
+        """Draws one idle device uniformly, ``without`` only if no other is idle. There must be an idle device."""
 
     def draw_many(self, random: Random, k: int, without: Collection[int] = ()) -> list[int]:
-        """Up to k distinct idle devices at random, none of ``without``."""
+        """Draws up to k distinct idle devices uniformly, never one of ``without``; fewer if not enough are idle."""
 
 
 class Server(Protocol):
-    """What a method may know and order."""
+    """What a method can read and order. The engine implements it and passes it to every call of the method."""
 
     @property
     def sizes(self) -> Ints:
-        """Training samples per device."""
+        """Training samples per device, shape (devices,). A device without samples is never idle."""
 
     @property
     def slots(self) -> int:
-        """How many devices may train at the same time."""
+        """How many devices may train at the same time. The method must keep to it; the engine does not enforce it."""
 
     @property
     def idle(self) -> Idle:
-        """Devices without a job. A device whose upload is being handled is already among them."""
+        """Devices that can be sent a job now. The sender of the upload being handled is already idle again."""
 
     @property
     def initial(self) -> Weights:
-        """The model of version 0."""
+        """The initial model, version 0; shape (parameters,)."""
 
     @property
     def trainable(self) -> int:
-        """How many leading entries of the weights are trainable; the rest are buffers (batch-norm statistics)."""
+        """Number of leading entries of the weights that are trainable. The rest are buffers, such as batch-norm
+        statistics."""
 
     @property
     def epochs(self) -> int:
@@ -137,73 +183,147 @@ class Server(Protocol):
 
     @property
     def version(self) -> int:
-        """How many models were published."""
+        """Number of models published so far."""
 
     def random(self, purpose: str) -> Random:
-        """The stream of draws for one purpose; the same object every time."""
+        """The random stream for ``purpose``; the same stream on every call.
+
+        Draws depend only on the experiment's seed, the purpose and the number of earlier draws, and continue correctly
+        when a run resumes. Use this for all randomness.
+        """
 
     def dispatch(self, device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
-        """Sends a model to an idle device for training; the number of the job, or None: the run takes no more jobs."""
+        """Sends a model to an idle device for training.
+
+        Exactly one `Method.on_upload` or `Method.on_loss` follows, unless the job is cancelled or the run ends first.
+
+        Args:
+            device: An idle device. It is not idle again before the job ends.
+            weights: The model to train.
+            slot: Any number; it comes back as `Job.slot` and appears in the records.
+            objective: How the device trains.
+
+        Returns:
+            The job's number, or None without sending anything once ``run.max_dispatches`` jobs have been sent.
+
+        Raises:
+            RuntimeError: If the device is not idle.
+        """
 
     def cancel(self, job: int) -> None:
-        """Forgets a job: its result is never used and its device is idle at once."""
+        """Gives up a job: its device is idle at once, and the method never hears of the job again.
+
+        A job that has already ended is ignored.
+        """
 
     def publish(self, weights: Weights, /, **facts: Any) -> None:
-        """Declares a new global model: version + 1. ``facts`` (weights of the mean, ...) are recorded with it."""
+        """Makes ``weights`` the global model and increases `version` by 1.
+
+        Args:
+            weights: The new global model, which evaluations use from now on.
+            **facts: JSON values recorded with the event (aggregation weights, devices, ...). ``time``, ``event`` and
+                ``version`` are reserved names.
+        """
 
     def collect_features(
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
-        """Asks every device for its feature vector under ``weights``; the answer is one `Method.on_features`."""
+        """Asks every device that is present for its feature vector; one `Method.on_features` follows.
+
+        Devices answer alongside training, so they stay idle or busy as they are. Start only one collection at a time.
+
+        Args:
+            weights: The model whose activations are the features.
+            kind: What a feature vector contains; the same as in `Method.needs`.
+            timeout: Seconds after which missing answers are given up; None: wait for all.
+            instant: In a simulation, whether answers take no time.
+        """
 
     def set_timer(self, delay: float, name: str) -> None:
-        """Calls `Method.on_timer` after ``delay`` seconds."""
+        """Calls `Method.on_timer` with ``name`` after ``delay`` seconds. Timers cannot be cancelled; use a name that
+        tells an outdated timer apart."""
 
     def note(self, kind: str, /, **facts: Any) -> None:
-        """Records a decision worth knowing later."""
+        """Records a decision as an event of this kind. ``facts`` are JSON values; ``time`` and ``event`` are reserved
+        names."""
 
 
 class Method(State):
-    """Base of all methods. Its attributes are its state: a checkpoint stores all of them but ``parameters``."""
+    """Base class of all methods.
+
+    A subclass sets `name`, `kind` and `paper`, and implements `start`, `on_upload` and `on_loss`. The engine calls one
+    of the ``on_...`` methods at a time.
+
+    All attributes except ``parameters`` are the method's state, which checkpoints store. They may hold numbers,
+    strings, None, NumPy arrays, torch tensors, lists, tuples, dictionaries, and instances of subclasses of
+    `cabafl.state.State`.
+
+    Args:
+        parameters: An instance of the class's `Parameters`, already validated.
+    """
 
     name: ClassVar[str]
+    """Short name, as in ``method.name``."""
+
     kind: ClassVar[Kind]
+    """Which uploads the server waits for: all of a round, none, or some."""
+
     paper: ClassVar[str]
+    """The publication, in one line."""
+
     Parameters: ClassVar[type[Parameters]] = Parameters
+    """The class that validates the keys of the ``[method]`` section; by default no keys are accepted."""
 
     def __init__(self, parameters: Any = None) -> None:
         self.parameters = parameters
 
     def needs(self) -> Needs:
-        """What the devices have to tell, so that it can be checked and announced before a run."""
+        """What devices must report besides trained models. Called before the run, to check the experiment."""
         return Needs()
 
     def check(self, slots: int) -> None:
-        """Before a run: a ValueError, in one line, if the parameters do not fit so many devices training at a time."""
+        """Checks the parameters against the number of slots before the run.
+
+        Raises:
+            ValueError: If they do not fit, with a one-line message that names key, value and accepted values.
+        """
 
     def start(self, server: Server) -> None:
-        """Time 0: dispatch the first models, or collect features first."""
+        """Called once at time 0: dispatch the first models, or collect features first."""
         raise NotImplementedError
 
     def on_upload(self, server: Server, upload: Upload) -> None:
-        """A trained model came back."""
+        """Called when a trained model has arrived and passed all checks. Its device is idle again."""
         raise NotImplementedError
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
-        """A job ended without a usable upload; a late answer to it will be ignored."""
+        """Called when a job has ended without a usable upload. A late answer to it is ignored.
+
+        Args:
+            server: The server.
+            job: The lost job.
+            reason: ``crash``: the device failed; ``left``: it went offline; ``timeout``: ``run.slot_timeout`` has
+                passed; ``rejected``: the upload has a wrong shape, contains numbers that are not finite, or exceeds
+                ``deploy.norm_bound``; ``stale``: it is older than ``run.max_staleness``. After ``left`` and
+                ``timeout`` the device is not idle yet; `on_idle` follows when it is.
+        """
         raise NotImplementedError
 
     def on_features(self, server: Server, features: npt.NDArray[np.float32]) -> None:
-        """A collection is complete: one row per device; rows of devices that did not answer are zero.
+        """Called when a feature collection is complete.
 
-        The table stays as it is until the next collection, which may overwrite it.
+        Args:
+            server: The server.
+            features: Shape (devices, feature length). Devices that did not answer have zero rows. The array stays valid
+                and unchanged until the next collection, which may overwrite it.
         """
 
     def on_timer(self, server: Server, name: str) -> None:
-        """A timer set by the method ran out."""
+        """Called when a timer set with `Server.set_timer` expires."""
 
     def on_idle(self, server: Server, device: int) -> None:
-        """A device became idle outside of an upload or loss: it came back, or finished an abandoned job."""
+        """Called when a device becomes idle other than through `on_upload`, `on_loss` or `Server.cancel`: it came
+        online, or it is done with a job that timed out. A slot may have been waiting for it."""
 
     def on_end(self, server: Server) -> None:
-        """The run is over. What is published here is evaluated; there are no more dispatches."""
+        """Called once when the run is over. A model published here is still evaluated; dispatches have no effect."""

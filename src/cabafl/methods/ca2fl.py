@@ -1,8 +1,12 @@
-"""CA2FL (Wang et al., ICLR 2024): FedBuff calibrated by the cached last update of every device.
+"""CA2FL (Wang et al., ICLR 2024): FedBuff, calibrated with the cached last update of every device.
 
-v = h + mean over the buffer of (update - cached update), h being the mean of all cached updates; the cache is refreshed
-afterwards. A device that occurs twice in a buffer is calibrated with the old entry both times and cached with its later
-update (``refresh`` = "immediate": as it arrives). One update per device seen is kept in memory.
+When the buffer holds M updates (set S):
+
+    v = h + mean over S of (Delta_k - h_k);   w <- w + server_lr * v;   then h_k <- Delta_k for k in S
+
+Delta_k is the trained minus the received model, h_k the cached update of device k (0 before its first upload), and h
+the mean of all N cached updates. A device that occurs twice in a buffer is calibrated with its old h_k both times, and
+its later update is cached; with ``refresh = "immediate"`` h_k changes on arrival. Memory: one update per device seen.
 """
 
 from typing import Literal
@@ -11,20 +15,22 @@ import numpy as np
 from pydantic import Field
 
 from cabafl.methods.base import Floats, Parameters, Server, Upload
-from cabafl.methods.fedbuff import difference, moved
+from cabafl.methods.fedbuff import add_step, update_of
 from cabafl.methods.slots import SlotMethod, default_buffer
 
 
 class CA2FLParameters(Parameters):
-    """Defaults of the comparison."""
+    """Parameters of CA2FL; the defaults are those of the comparison."""
 
-    buffer: int | None = Field(None, ge=1, description="uploads per server step; default: half of the slots")
-    server_lr: float = Field(1.0, gt=0, description="step of the server")
-    refresh: Literal["step", "immediate"] = Field("step", description="when the cache is refreshed: step | immediate")
+    buffer: int | None = Field(None, ge=1, description="M, uploads per server step; default: half of the slots")
+    server_lr: float = Field(1.0, gt=0, description="learning rate of the server")
+    refresh: Literal["step", "immediate"] = Field(
+        "step", description="when cached updates are replaced: step (after the server step) | immediate (on arrival)"
+    )
 
 
 class CA2FL(SlotMethod):
-    """Asynchronous with a buffer and a cache; see the module's description."""
+    """Asynchronous, with a buffer and a cache of updates."""
 
     name = "ca2fl"
     kind = "asynchronous"
@@ -33,17 +39,17 @@ class CA2FL(SlotMethod):
     parameters: CA2FLParameters
 
     def prepare(self, server: Server) -> None:
-        """Nothing cached: the first step is FedBuff's with constant weights."""
+        """Starts with an empty cache, so the first step equals that of FedBuff with constant weights."""
         self.size = default_buffer(server, self.parameters.buffer)
-        self.cached: dict[int, Floats] = {}
-        self.mean = np.zeros(server.initial.size)
-        self.base = self.mean  # the mean at the last step
-        self.sum = np.zeros(server.initial.size)
-        self.buffer: list[tuple[int, Floats]] = []
+        self.cached: dict[int, Floats] = {}  # h_k by device; a missing entry is zero
+        self.mean = np.zeros(server.initial.size)  # h
+        self.base = self.mean  # h at the last server step
+        self.sum = np.zeros(server.initial.size)  # of Delta_k - h_k over the buffer
+        self.buffer: list[tuple[int, Floats]] = []  # device and its Delta_k
 
     def receive(self, server: Server, upload: Upload) -> None:
-        """Collects the calibrated difference; the last one of a buffer makes the step."""
-        device, update = upload.job.device, difference(upload)
+        """Adds the calibrated update; the M-th upload triggers the server step."""
+        device, update = upload.job.device, update_of(upload)
         self.sum += update - self.cached.get(device, 0.0)
         self.buffer.append((device, update))
         if self.parameters.refresh == "immediate":
@@ -52,7 +58,7 @@ class CA2FL(SlotMethod):
             self._step(server)
 
     def _step(self, server: Server) -> None:
-        self.model = moved(self.model, self.parameters.server_lr * (self.base + self.sum / self.size))
+        self.model = add_step(self.model, self.parameters.server_lr * (self.base + self.sum / self.size))
         server.publish(self.model, devices=[device for device, _ in self.buffer])
         if self.parameters.refresh == "step":
             for device, update in self.buffer:

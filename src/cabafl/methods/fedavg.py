@@ -1,4 +1,7 @@
-"""FedAvg (McMahan et al., AISTATS 2017): rounds of uniformly chosen devices and a mean weighted by samples."""
+"""FedAvg (McMahan et al., AISTATS 2017): rounds of uniformly drawn devices, averaged with weights n_k.
+
+W(t+1) = sum over the round of n_k * w_k / sum over the round of n_k
+"""
 
 from collections import Counter
 from typing import Literal
@@ -6,23 +9,27 @@ from typing import Literal
 from pydantic import Field
 
 from cabafl.methods.averaging import weighted_mean
-from cabafl.methods.base import Job, LossReason, Method, Objective, Parameters, Server, Upload, Weights
+from cabafl.methods.base import PLAIN, Job, LossReason, Method, Objective, Parameters, Server, Upload, Weights
 
 
 class FedAvgParameters(Parameters):
-    """Options named where sources differ; the defaults are the usual reading."""
+    """Parameters of FedAvg. Where public sources differ, both readings are options; the defaults are the usual one."""
 
-    weighting: Literal["samples", "uniform"] = Field("samples", description="samples | uniform")
+    weighting: Literal["samples", "uniform"] = Field(
+        "samples", description="weight of a device in the mean: samples | uniform"
+    )
     normaliser: Literal["participants", "all"] = Field(
         "participants", description="participants | all (devices outside the round count with the old model)"
     )
-    round_timeout: float | None = Field(None, gt=0, description="end a round after this many seconds with who is back")
+    round_timeout: float | None = Field(
+        None, gt=0, description="seconds after which a round ends with the uploads received; the rest is cancelled"
+    )
 
 
 class FedAvg(Method):
     """Synchronous baseline: every round waits for its slowest device, which is the straggler problem.
 
-    A device that is lost leaves its round; an empty round keeps the model and starts the next one.
+    A lost job leaves its round. A round without uploads keeps the model.
     """
 
     name = "fedavg"
@@ -32,20 +39,20 @@ class FedAvg(Method):
     parameters: FedAvgParameters
 
     def start(self, server: Server) -> None:
-        """The initial model is the first global model."""
+        """Begins the first round."""
         self.model = server.initial
         self.round = 0
-        self.members: list[int] = []  # jobs of the running round that are not back
-        self.returned: list[tuple[int, int, Weights]] = []  # device, samples, model
+        self.members: list[int] = []  # jobs of this round that are still in training
+        self.returned: list[tuple[int, int, Weights]] = []  # (device, samples, model) of this round's uploads
         self._begin_round(server)
 
     def choose(self, server: Server) -> list[int]:
-        """The devices of a round; one that appears twice counts twice."""
+        """Draws the devices of a round. A device that occurs twice trains once and counts twice."""
         return server.idle.draw_many(server.random("round"), server.slots)
 
     def objective(self, server: Server) -> Objective:
-        """Plain local training."""
-        return Objective()
+        """How the devices of a round train; called once per device."""
+        return PLAIN
 
     def _begin_round(self, server: Server) -> None:
         self.round += 1
@@ -57,33 +64,33 @@ class FedAvg(Method):
             server.set_timer(self.parameters.round_timeout, f"round {self.round}")
 
     def on_upload(self, server: Server, upload: Upload) -> None:
-        """The round ends with its last member."""
+        """Keeps the upload; the last one ends the round."""
         self.members.remove(upload.job.number)
         self.returned.append((upload.job.device, upload.samples, upload.weights))
         if not self.members:
             self._end_round(server)
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
-        """A lost member does not hold the others up."""
+        """Continues the round without the lost job."""
         self.members.remove(job.number)
         if not self.members:
             self._end_round(server)
 
     def on_timer(self, server: Server, name: str) -> None:
-        """Whoever is not back by now is left out; the timer of an earlier round means nothing."""
+        """Cancels the jobs still in training and ends the round, unless the timer is of an earlier round."""
         if name == f"round {self.round}":
             for job in self.members:
                 server.cancel(job)
             self._end_round(server)
 
     def on_idle(self, server: Server, device: int) -> None:
-        """A round that found nobody idle starts now."""
+        """Begins a round if the last attempt found no idle device."""
         if not self.members:
             self._begin_round(server)
 
     def _end_round(self, server: Server) -> None:
         by_samples = self.parameters.weighting == "samples"
-        returned = sorted(self.returned, key=lambda entry: entry[0])  # device order: the same sum whoever came first
+        returned = sorted(self.returned, key=lambda entry: entry[0])  # device order: the sum is the same in any order
         models = [model for _, _, model in returned]
         shares = [float(self.times[device] * (n if by_samples else 1)) for device, n, _ in returned]
         if self.parameters.normaliser == "all":

@@ -1,7 +1,9 @@
-"""FedBuff (Nguyen et al., AISTATS 2022): uploads are buffered as differences; a full buffer makes one server step.
+"""FedBuff (Nguyen et al., AISTATS 2022): updates are buffered; a full buffer makes one server step.
 
-The mean of the differences, each scaled by 1/sqrt(1 + staleness) and not by samples. The same device may appear twice
-in a buffer. A partial buffer at the end of the run is dropped, or with ``flush`` makes a last step (as in FLSim).
+    A <- A + Delta_k / sqrt(1 + staleness) per upload;   w <- w + server_lr * A / M after M uploads
+
+Delta_k is the trained minus the received model, not weighted by samples. The same device may occur twice in a buffer. A
+partial buffer at the end of the run is dropped; with ``flush`` it makes a last step, as in FLSim.
 """
 
 from typing import Literal
@@ -14,16 +16,18 @@ from cabafl.methods.slots import SlotMethod, default_buffer
 
 
 class FedBuffParameters(Parameters):
-    """Defaults of the comparison; the paper tunes both numbers."""
+    """Parameters of FedBuff; the defaults are those of the comparison. The paper tunes ``buffer`` and ``server_lr``."""
 
-    buffer: int | None = Field(None, ge=1, description="uploads per server step; default: half of the slots")
-    server_lr: float = Field(1.0, gt=0, description="step of the server along the mean difference")
-    staleness: Literal["sqrt", "constant"] = Field("sqrt", description="sqrt: 1/sqrt(1 + staleness) | constant: 1")
+    buffer: int | None = Field(None, ge=1, description="M, uploads per server step; default: half of the slots")
+    server_lr: float = Field(1.0, gt=0, description="learning rate of the server along the mean update")
+    staleness: Literal["sqrt", "constant"] = Field(
+        "sqrt", description="weight of an update: sqrt: 1/sqrt(1 + staleness) | constant: 1"
+    )
     flush: bool = Field(False, description="a partial buffer makes a last step at the end of the run")
 
 
 class FedBuff(SlotMethod):
-    """Asynchronous with a buffer; see the module's description."""
+    """Asynchronous, with a buffer."""
 
     name = "fedbuff"
     kind = "asynchronous"
@@ -32,37 +36,37 @@ class FedBuff(SlotMethod):
     parameters: FedBuffParameters
 
     def prepare(self, server: Server) -> None:
-        """An empty accumulator."""
+        """Starts with an empty buffer."""
         self.size = default_buffer(server, self.parameters.buffer)
-        self.sum = np.zeros(server.initial.size)
-        self.factors: list[float] = []
+        self.sum = np.zeros(server.initial.size)  # A
+        self.factors: list[float] = []  # staleness weights of the updates in A
 
     def receive(self, server: Server, upload: Upload) -> None:
-        """Adds the difference; the last one of a buffer makes the step."""
+        """Adds the update to the buffer; the M-th triggers the server step."""
         staleness = server.version - upload.job.version
         factor = (1.0 + staleness) ** -0.5 if self.parameters.staleness == "sqrt" else 1.0
-        self.sum += factor * difference(upload)
+        self.sum += factor * update_of(upload)
         self.factors.append(factor)
         if len(self.factors) == self.size:
             self._step(server)
 
     def on_end(self, server: Server) -> None:
-        """A partial buffer counts only if asked for."""
+        """With ``flush``, makes a step with a partial buffer."""
         if self.parameters.flush and self.factors:
             self._step(server)
 
     def _step(self, server: Server) -> None:
-        self.model = moved(self.model, self.parameters.server_lr / len(self.factors) * self.sum)
+        self.model = add_step(self.model, self.parameters.server_lr / len(self.factors) * self.sum)
         server.publish(self.model, factors=self.factors)
         self.sum = np.zeros(server.initial.size)
         self.factors = []
 
 
-def difference(upload: Upload) -> Floats:
-    """What training changed, in float64."""
+def update_of(upload: Upload) -> Floats:
+    """Delta_k: the trained minus the received model, in float64."""
     return upload.weights.astype(np.float64) - upload.job.weights
 
 
-def moved(model: Weights, step: Floats) -> Weights:
-    """The model after a step."""
+def add_step(model: Weights, step: Floats) -> Weights:
+    """model + step as a new float32 model."""
     return (model + step).astype(np.float32)

@@ -1,7 +1,8 @@
 """FedProx (Li et al., MLSys 2020): FedAvg with a proximal term that keeps local models near the global one.
 
-The term mu/2 |w - W|^2 runs over trainable parameters and goes through the momentum like any gradient. Optionally some
-devices do partial work (fewer epochs), the paper's answer to slow devices; the comparison does not use it.
+Devices minimise F(w) + mu/2 * |w - W|^2, over the trainable parameters; the term's gradient passes through the momentum
+like any other. Optionally some devices do partial work (fewer epochs), the paper's answer to slow devices; the
+comparison does not use it.
 """
 
 from typing import Literal
@@ -13,17 +14,19 @@ from cabafl.methods.fedavg import FedAvg, FedAvgParameters
 
 
 class FedProxParameters(FedAvgParameters):
-    """FedAvg's keys and the proximal term."""
+    """Parameters of FedProx: those of FedAvg and its own."""
 
     mu: float = Field(0.01, ge=0, description="weight of the proximal term; 0 is FedAvg")
-    partial_fraction: float = Field(0.0, ge=0, le=1, description="share of the devices that train 1 to E-1 epochs")
+    partial_fraction: float = Field(
+        0.0, ge=0, le=1, description="probability that a device trains only 1 to E-1 epochs (drawn uniformly)"
+    )
     sampling: Literal["uniform", "proportional"] = Field(
         "uniform", description="uniform | proportional (to samples, with replacement; use weighting = uniform)"
     )
 
 
 class FedProx(FedAvg):
-    """Synchronous; see the module's description."""
+    """Synchronous, with a proximal local objective."""
 
     name = "fedprox"
     kind = "synchronous"
@@ -32,7 +35,7 @@ class FedProx(FedAvg):
     parameters: FedProxParameters
 
     def objective(self, server: Server) -> Objective:
-        """The proximal term, and now and then fewer epochs."""
+        """The proximal term, and for a share of the devices fewer epochs."""
         p = self.parameters
         epochs = None
         if p.partial_fraction > 0 and server.epochs > 1:
@@ -42,7 +45,7 @@ class FedProx(FedAvg):
         return Objective(epochs=epochs, prox=p.mu)
 
     def choose(self, server: Server) -> list[int]:
-        """With proportional sampling a device drawn twice trains once and counts twice."""
+        """Draws the devices of a round, uniformly or in proportion to their samples."""
         if self.parameters.sampling == "uniform":
             return super().choose(server)
         idle = sorted(server.idle)

@@ -1,7 +1,11 @@
-"""GitFL (Hu et al., RTSS 2023): K branch models; a lagging branch pulls in more of the version-weighted master.
+"""GitFL (Hu et al., RTSS 2023): K branch models; a branch that lags behind pulls in more of the master.
 
-Devices are drawn by a reward: old branches to fast devices, and rarely used devices first. The constants of the pull
-(10 and 2) are not certain in public sources.
+    push:   branch i <- upload, V_i <- V_i + 1
+    merge:  master = sum of V_i * branch_i / sum of V_i
+    pull:   branch i is sent on as (master + a * branch_i) / (1 + a),   a = max(10 + V_i - mean V, 2)
+
+Devices are drawn with probability proportional to a reward: branches ahead of the others go to slow devices, lagging
+ones to fast devices, and rarely used devices come first. Public sources leave the constants 10 and 2 uncertain.
 """
 
 import numpy as np
@@ -12,16 +16,16 @@ from cabafl.methods.base import Floats, Job, LossReason, Method, Parameters, Ser
 
 
 class GitFLParameters(Parameters):
-    """The constants of the pull."""
+    """Parameters of GitFL: the constants of the pull."""
 
     pull_base: float = Field(
-        10.0, gt=0, description="how much of itself an average branch keeps, against 1 of the master"
+        10.0, gt=0, description="weight an average branch gives to itself in a pull; the master has weight 1"
     )
-    pull_floor: float = Field(2.0, gt=0, description="the least it keeps")
+    pull_floor: float = Field(2.0, gt=0, description="lower bound of that weight")
 
 
 class GitFL(Method):
-    """Asynchronous; see the module's description."""
+    """Asynchronous, with K branches and a version-weighted master."""
 
     name = "gitfl"
     kind = "asynchronous"
@@ -30,19 +34,19 @@ class GitFL(Method):
     parameters: GitFLParameters
 
     def start(self, server: Server) -> None:
-        """Every branch is the initial model of version 0. ``branches`` were pushed, ``pulled`` travel."""
+        """Starts every branch from the initial model, at version 0."""
         devices = len(server.sizes)
-        self.branches: list[Weights] = [server.initial] * server.slots
-        self.pulled: list[Weights] = [server.initial] * server.slots
-        self.versions = [0] * server.slots
+        self.branches: list[Weights] = [server.initial] * server.slots  # as pushed
+        self.pulled: list[Weights] = [server.initial] * server.slots  # as sent to devices
+        self.versions = [0] * server.slots  # V_i, trainings of each branch
         self.selected = np.zeros(devices, dtype=np.int64)
         self.uploads = np.zeros(devices, dtype=np.int64)
-        self.seconds = np.zeros(devices)  # mean time of a job, 0 while unknown
-        self.waiting = list(range(server.slots))
+        self.seconds = np.zeros(devices)  # mean duration of a device's jobs; 0 before its first upload
+        self.waiting = list(range(server.slots))  # branches without a device, first in, first out
         self._dispatch_waiting(server)
 
     def on_upload(self, server: Server, upload: Upload) -> None:
-        """Push, merge into the master, pull, and send the branch on."""
+        """Push, merge and pull; then the branch is sent on."""
         branch, device = upload.job.slot, upload.job.device
         self.uploads[device] += 1
         self.seconds[device] += (upload.duration - self.seconds[device]) / self.uploads[device]
@@ -57,12 +61,12 @@ class GitFL(Method):
         self._dispatch_waiting(server)
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
-        """The branch goes to another device as it was sent."""
+        """Sends the branch, unchanged, to another device."""
         self.waiting.append(job.slot)
         self._dispatch_waiting(server)
 
     def on_idle(self, server: Server, device: int) -> None:
-        """A branch may have waited for this."""
+        """Sends a branch that was waiting for an idle device."""
         self._dispatch_waiting(server)
 
     def _mean_version(self) -> float:
@@ -73,14 +77,14 @@ class GitFL(Method):
             branch = self.waiting.pop(0)
             idle = np.sort(server.idle.array())
             rewards = self.rewards(branch)[idle]
-            drawn = _draw(rewards, server.random("select").uniform())
-            device = int(idle[drawn])
+            chosen = _draw(rewards, server.random("select").uniform())
+            device = int(idle[chosen])
             self.selected[device] += 1
-            server.note("select", slot=branch, device=device, reward=float(rewards[drawn]))
+            server.note("select", slot=branch, device=device, reward=float(rewards[chosen]))
             server.dispatch(device, self.pulled[branch], slot=branch)
 
     def rewards(self, branch: int) -> Floats:
-        """One number per device, 0 or more: version reward plus curiosity."""
+        """R = max(0, R_version + R_curiosity) of every device for a branch; shape (devices,)."""
         curiosity = 1.0 / np.sqrt(np.maximum(self.selected, 1))
         known = self.uploads > 0
         if not known.any() or max(self.versions) == 0:
@@ -93,7 +97,7 @@ class GitFL(Method):
 
 
 def _draw(rewards: Floats, uniform: float) -> int:
-    """An index with probability proportional to its reward; uniformly when all are 0."""
+    """An index drawn with probability proportional to its reward; uniformly if all rewards are 0."""
     if not rewards.sum() > 0:
         rewards = np.ones(len(rewards))
     bounds = rewards.cumsum()

@@ -6,10 +6,13 @@ from cabafl.methods.base import Floats
 
 
 def cache_weights(samples: Floats, similarities: Floats, alpha: float, epsilon: float) -> Floats:
-    """samples^alpha / (1 - similarity), normalised to sum 1: more data and better balance weigh more.
+    """DS1^alpha / max(1 - CS1, epsilon), normalised to sum 1: more data and better balance weigh more.
 
-    A slot without samples (nothing screened yet) has weight 0. ``epsilon`` bounds the divisor: perfect balance would
-    otherwise take all the weight.
+    Args:
+        samples: DS1, data size of each slot's L1 model; shape (slots,). A slot without an L1 model has 0: weight 0.
+        similarities: CS1, cosine of each slot's L1 feature to the global feature; shape (slots,).
+        alpha: Exponent of the data size.
+        epsilon: Lower bound of the divisor; without it a perfectly balanced model would take all the weight.
     """
     raw = np.where(samples > 0, samples, 0.0) ** alpha / np.maximum(1.0 - similarities, epsilon)
     raw[samples <= 0] = 0.0
@@ -18,7 +21,7 @@ def cache_weights(samples: Floats, similarities: Floats, alpha: float, epsilon: 
 
 
 def equal_weights(samples: Floats) -> Floats:
-    """The plain mean over the slots that hold a screened model (ablation variant conf5)."""
+    """The plain mean over the slots that have an L1 model (ablation variant conf5)."""
     filled = (samples > 0).astype(np.float64)
     weights: Floats = filled / filled.sum()
     return weights

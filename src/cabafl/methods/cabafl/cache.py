@@ -1,73 +1,68 @@
-"""The two-level cache: L2 holds the models that travel, L1 those of them that were good enough to be merged."""
+"""The two-level cache: L2 holds the models that travel, L1 the ones that passed the screening and are aggregated."""
 
-from typing import Any, NamedTuple
-
-from sortedcontainers import SortedList
+from bisect import bisect_left
+from typing import NamedTuple
 
 from cabafl.methods.base import Weights
 from cabafl.state import State
 
 
 class SimilarityHistory(State):
-    """Every similarity seen so far, in order; answers ranks in O(log n)."""
+    """Every similarity seen so far, in ascending order.
+
+    A plain sorted list: an insertion moves half of it, which takes 20 microseconds at 100,000 entries.
+    """
 
     def __init__(self) -> None:
-        self._sorted = SortedList()
+        self.values: list[float] = []
 
     def insert(self, similarity: float) -> tuple[int, int]:
-        """Adds one and returns its 1-based rank (the first among equals) and the new length."""
-        self._sorted.add(similarity)
-        return self._sorted.bisect_left(similarity) + 1, len(self._sorted)
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint stores."""
-        return {"values": list(self._sorted)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """The reverse of `state`."""
-        self._sorted = SortedList(state["values"])
+        """Adds a similarity; returns its 1-based rank (the first among equals) and the new length."""
+        position = bisect_left(self.values, similarity)
+        self.values.insert(position, similarity)
+        return position + 1, len(self.values)
 
 
 class Slot(State):
-    """One intermediate model: where it has been since its last aggregation, and its screened copy.
+    """One intermediate model: the devices it visited since its last aggregation, and its screened copy.
 
-    Models are replaced, never changed, so L1, L2 and jobs in flight can share the same array.
+    Models are replaced, never changed in place, so L1, L2 and jobs in flight can share an array.
     """
 
     def __init__(self, model: Weights) -> None:
         self.l2 = model
-        self.trained = 0
-        self.trace: list[int] = []  # devices of the L2 model, the one it is training on included
-        self.samples = 0
+        self.trained = 0  # c, trainings since the last aggregation
+        self.trace: list[int] = []  # devices of the L2 model, including the one that trains it now
+        self.samples = 0  # DS2, data size over the trace
         self.l1 = model
         self.l1_trace: list[int] = []
-        self.l1_samples = 0
+        self.l1_samples = 0  # DS1
 
     def visit(self, device: int, samples: int) -> None:
-        """Books a device for the model at dispatch."""
+        """Books a device, at dispatch."""
         self.trace.append(device)
         self.samples += samples
 
     def unvisit(self, samples: int) -> None:
-        """Takes back the last booking: that device failed."""
+        """Takes back the last booking, because the job was lost."""
         self.trace.pop()
         self.samples -= samples
 
     def promote(self) -> None:
-        """L2 becomes L1, with its trace."""
+        """Copies L2 to L1, with trace and data size."""
         self.l1, self.l1_trace, self.l1_samples = self.l2, list(self.trace), self.samples
 
     def restart(self, model: Weights) -> None:
-        """After an aggregation the slot goes on with the global model, in both levels.
+        """Continues from the global model in both levels, after an aggregation.
 
-        The L1 trace and data size stay: until it is overwritten, the slot takes part with its old weight.
+        The L1 trace and data size stay: until they are overwritten, the slot takes part with its old weight.
         """
         self.l1 = self.l2 = model
         self.trained, self.trace, self.samples = 0, [], 0
 
 
 class Decision(NamedTuple):
-    """Why an upload was or was not taken into L1."""
+    """Whether an upload entered L1, and the rank of its similarity in a history of this length."""
 
     rank: int
     length: int
@@ -75,21 +70,21 @@ class Decision(NamedTuple):
 
 
 class TwoLevelCache(State):
-    """The K slots and the screening rule between their levels."""
+    """The K slots and the screening rule between their two levels."""
 
-    def __init__(self, slots: int, model: Weights, cycle: int, gamma: float, screening: bool) -> None:
+    def __init__(self, slots: int, model: Weights, k: int, gamma: float, screening: bool) -> None:
         self.slots = [Slot(model) for _ in range(slots)]
         self.history = SimilarityHistory()
-        self.cycle = cycle
+        self.k = k
         self.gamma = gamma
         self.screening = screening
 
     def store(self, slot: Slot, model: Weights, similarity: float) -> Decision:
-        """An upload enters L2, and L1 if it is far enough in its cycle or balanced enough among all seen so far."""
+        """Puts an upload into L2, and into L1 if c > k/2 or rank / length > gamma."""
         slot.trained += 1
         slot.l2 = model
         rank, length = self.history.insert(similarity)
-        accepted = not self.screening or slot.trained > self.cycle / 2 or rank / length > self.gamma
+        accepted = not self.screening or slot.trained > self.k / 2 or rank / length > self.gamma
         if accepted:
             slot.promote()
         return Decision(rank, length, accepted)

