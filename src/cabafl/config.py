@@ -8,24 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from cabafl.errors import UserError
+from cabafl.names import DatasetName, LabelLevel, PartitionName
+from cabafl.tiers import CONFIGS, TIERS
 from cabafl.toml import read_toml
 from cabafl.validation import validated
 
-DATASETS = Literal[
-    "mnist5k",
-    "mnist",
-    "fashion-mnist",
-    "cifar10",
-    "cifar100",
-    "femnist",
-    "shakespeare",
-    "activity",
-    "npz",
-    "synthetic",
-]
 RENAMED = {("run", "evaluate_aggregations"): "evaluate_versions"}  # keys of 0.1
 EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")  # of [run]: they change no result
-TIERS = ("excellent", "high", "medium", "low", "critical")
 
 
 class Section(BaseModel):
@@ -56,13 +45,13 @@ def _auto_or_workers(value: Any) -> Any:
 
 def _counts_or_config(value: Any) -> Any:
     if isinstance(value, str):
-        if value in ("config1", "config2", "config3", "config4"):
+        if value in CONFIGS:
             return value
     elif isinstance(value, Mapping) and all(
         name in TIERS and isinstance(n, int) and n >= 0 for name, n in value.items()
     ):
         return dict(value)
-    raise ValueError(f"accepted: config1, config2, config3, config4 or a table of counts for {', '.join(TIERS)}")
+    raise ValueError(f"accepted: {', '.join(CONFIGS)} or a table of counts for {', '.join(TIERS)}")
 
 
 def _watts_by_tier(value: Any) -> Any:
@@ -82,11 +71,11 @@ TierWatts = Annotated[dict[str, float], BeforeValidator(_watts_by_tier)]
 class DataSection(Section):
     """The samples, and how they are split over the devices."""
 
-    dataset: DATASETS = Field("mnist5k", description="see `cabafl data list`")
+    dataset: DatasetName = Field("mnist5k", description="see `cabafl data list`")
     root: str | None = Field(
         None, description="folder or file of the data set; default: the folder that `cabafl data fetch` writes to"
     )
-    partition: Literal["iid", "dirichlet", "natural", "shards", "coarse-balanced"] = Field(
+    partition: PartitionName = Field(
         "dirichlet", description="iid | dirichlet | natural (by user) | shards | coarse-balanced"
     )
     beta: float = Field(
@@ -97,7 +86,7 @@ class DataSection(Section):
     devices: Devices = Field(
         "auto", description="auto: 100, or the number of users for natural partitions; or a number"
     )
-    labels: Literal["fine", "coarse"] = Field("fine", description="label level of cifar100: fine (100) | coarse (20)")
+    labels: LabelLevel = Field("fine", description="label level of cifar100: fine (100) | coarse (20)")
     train_limit: int | None = Field(None, ge=1, description="use a random subset of this many training samples")
     test_limit: int | None = Field(None, ge=1, description="use a random subset of this many test samples")
 

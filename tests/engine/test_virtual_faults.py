@@ -179,7 +179,7 @@ def test_trace_file(tmp_path: Path) -> None:
 def test_bad_trace_file(rows: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(rows)
-    with pytest.raises(UserError, match="line 2: accepted are"):
+    with pytest.raises(UserError, match="line 2: accepted"):
         read_trace(path, 4)
     with pytest.raises(UserError, match="cannot be read"):
         read_trace(tmp_path / "none.csv", 4)

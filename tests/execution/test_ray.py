@@ -77,9 +77,9 @@ def test_an_address_without_a_cluster_is_one_line(address: str) -> None:
 def test_nodes_must_have_the_same_versions() -> None:
     executor = RayExecutor(MagicMock(), 1)
     (actor,) = executor._actors
-    executor._welcome(actor, Node.here()._replace(host="elsewhere"))
+    executor._check_versions(actor, Node.here()._replace(host="elsewhere"))
     with pytest.raises(UserError, match="elsewhere has cabafl 0 "):
-        executor._welcome(actor, Node("elsewhere", "0", "1"))
+        executor._check_versions(actor, Node("elsewhere", "0", "1"))
 
 
 def test_actors_share_gpus_evenly() -> None:

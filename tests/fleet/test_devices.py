@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cabafl.fleet import CONFIGS, TIERS, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.fleet import config_counts, gaussian_fleet, tiered_fleet
+from cabafl.tiers import CONFIGS, TIERS
 
 WATTS = dict.fromkeys(TIERS, 10.0)
 
@@ -53,5 +54,5 @@ def test_tiers_do_not_depend_on_data_size_and_power_follows_the_tier() -> None:
 
 
 def test_counts_must_fit_the_devices() -> None:
-    with pytest.raises(ValueError, match="add up to 3, not to the 2 devices"):
+    with pytest.raises(ValueError, match="add up to 3; accepted: 2"):
         tiered_fleet(np.array([1, 1]), 1, {"high": 3}, compute_watts=WATTS, radio_watts=WATTS)

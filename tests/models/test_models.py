@@ -118,7 +118,7 @@ def test_users_own_network() -> None:
         ("cnn", "image", (1, 8, 8), "too small"),
         ("resnet18", "image", (3, 64, 64), "32x32"),
         ("nowhere:Net", "image", CIFAR, "cannot be imported"),
-        (f"{__name__}:not_a_network", "image", CIFAR, "not a torch.nn.Module"),
+        (f"{__name__}:not_a_network", "image", CIFAR, "accepted: a torch.nn.Module"),
     ],
 )
 def test_models_that_do_not_fit(name: str, kind: str, shape: tuple[int, ...], says: str) -> None:

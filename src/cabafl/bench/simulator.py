@@ -60,7 +60,7 @@ def cifar_parts(size: Size) -> SimulationParts:
 def open_workers(parts: SimulationParts, count: int) -> ProcessExecutor:
     """Worker processes that have the task, each having trained once."""
     executor = ProcessExecutor(count)
-    executor.load(parts.task)
+    executor.for_task(parts.task)
     weights = parts.task.model.save()
     tickets = [executor.submit(TrainJob(i, i, weights, Objective(epochs=1))) for i in range(2 * count)]
     for ticket in tickets:

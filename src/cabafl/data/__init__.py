@@ -1,40 +1,42 @@
-"""Data sets as tensors: readers of the genuine formats, one file per format."""
+"""Data sets as tensors: one reader per file format, reading the files as their authors publish them."""
 
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from cabafl.data.catalogue import DESCRIPTIONS, NAMES, DataInfo, data_home, folder_of
+from cabafl.data.catalogue import DESCRIPTIONS, DataInfo, data_home, folder_of
 from cabafl.errors import UserError
+from cabafl.names import DATASETS, LABEL_LEVELS, LabelLevel
+from cabafl.validation import unknown
 
 if TYPE_CHECKING:
     from cabafl.data.dataset import Dataset
 
-__all__ = ["DESCRIPTIONS", "NAMES", "DataInfo", "data_home", "load"]
+__all__ = ["DESCRIPTIONS", "DataInfo", "data_home", "load"]
 
 
 def load(
     name: str,
     *,
     root: Path | None = None,
-    labels: Literal["fine", "coarse"] = "fine",
+    labels: LabelLevel = "fine",
     seed: int = 1,
     devices: int | None = None,
 ) -> "Dataset":
-    """The data set ``name`` from the files under ``root`` (default: its folder in `data_home`).
+    """Reads the data set ``name`` from ``root`` (default: its folder in `data_home`).
 
-    ``seed`` and ``devices`` shape generated data only; ``labels`` chooses the level of CIFAR-100.
+    ``seed`` and ``devices`` only affect ``synthetic``; ``labels`` selects the label level of ``cifar100``.
+    Raises `UserError` if a file is missing or cannot be used.
     """
     _check(name, labels)
     try:
         return _read(name, root, labels, seed, devices)
-    except OSError as error:  # e.g. a folder that may not be entered
+    except OSError as error:  # e.g. a folder without read permission
         raise UserError(f"data set {name} cannot be read: {error}") from None
 
 
-def _read(name: str, root: Path | None, labels: Literal["fine", "coarse"], seed: int, devices: int | None) -> "Dataset":
+def _read(name: str, root: Path | None, labels: LabelLevel, seed: int, devices: int | None) -> "Dataset":
     folder = folder_of(name, root)
-    match name:  # readers load torch, so each is imported when it is needed
+    match name:  # imported on demand: readers load torch
         case "mnist5k":
             from cabafl.data import mnist5k
 
@@ -70,11 +72,9 @@ def _read(name: str, root: Path | None, labels: Literal["fine", "coarse"], seed:
 
 
 def _check(name: str, labels: str) -> None:
-    if name not in NAMES:
-        near = get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(f"data.dataset = {name!r} is unknown; {hint}accepted: {', '.join(NAMES)}")
-    if labels not in ("fine", "coarse"):
-        raise UserError(f"data.labels = {labels!r} is unknown; accepted: fine, coarse")
+    if name not in DATASETS:
+        raise unknown("data.dataset", name, DATASETS)
+    if labels not in LABEL_LEVELS:
+        raise unknown("data.labels", labels, LABEL_LEVELS)
     if labels == "coarse" and name != "cifar100":
         raise UserError(f"data.labels = 'coarse': {name} has one label level; accepted: fine (coarse with cifar100)")

@@ -1,4 +1,4 @@
-"""UCI smartphone activity recordings: 561 features per window, six activities, thirty people."""
+"""UCI human activity recognition: 561 smartphone features per window, six activities, thirty people."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ INNER = "UCI HAR Dataset"
 
 
 def read(folder: Path) -> Dataset:
-    """``folder`` holds train/ and test/, or holds `UCI HAR Dataset`. The features are used as they are (-1..1)."""
+    """``folder`` contains train/ and test/, or the folder `UCI HAR Dataset`. Features are not rescaled (-1..1)."""
     base = folder / INNER if (folder / INNER).is_dir() else folder
     x, y, subjects = _part(base, "train")
     test_x, test_y, test_subjects = _part(base, "test")
@@ -33,7 +33,7 @@ def _part(base: Path, part: str) -> tuple[NDArray[np.float32], NDArray[np.int64]
             raise missing("activity", path)
     x = read_table(paths["X"], np.float32)
     if x.shape[1] != FEATURES:
-        raise corrupt(paths["X"], f"{FEATURES} features per line are expected, found {x.shape[1]}")
+        raise corrupt(paths["X"], f"{FEATURES} features per line expected, found {x.shape[1]}")
     check_finite(paths["X"], "line and feature ", x)
     y = class_numbers(paths["y"], _column(paths["y"], len(x)) - 1, CLASSES)
     return x, y, _column(paths["subject"], len(x))
@@ -42,5 +42,5 @@ def _part(base: Path, part: str) -> tuple[NDArray[np.float32], NDArray[np.int64]
 def _column(path: Path, rows: int) -> NDArray[Any]:
     values = read_table(path, np.int64)
     if values.shape != (rows, 1):
-        raise corrupt(path, f"{rows} lines of one number are expected, found shape {values.shape}")
+        raise corrupt(path, f"{rows} lines with one number expected, found shape {values.shape}")
     return values[:, 0]

@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100 from the python pickles of their home page."""
+"""CIFAR-10 and CIFAR-100, from the Python pickles published on their home page."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from cabafl.data.dataset import Dataset, Split
 from cabafl.data.files import class_numbers, corrupt, require
 from cabafl.data.pickles import load_pickle
+from cabafl.names import LabelLevel
 
 FOLDER10, FOLDER100 = "cifar-10-batches-py", "cifar-100-python"
 TRAIN10 = tuple(f"data_batch_{i}" for i in range(1, 6))
@@ -19,7 +20,7 @@ MEAN100, DEVIATION100 = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
 
 
 def read_cifar10(folder: Path) -> Dataset:
-    """The five training batches and the test batch; ``folder`` holds them, or holds cifar-10-batches-py."""
+    """Five training batches and the test batch, in ``folder`` or in its subfolder cifar-10-batches-py."""
     batches = [_batch(_find(folder, "cifar10", FOLDER10, file)) for file in TRAIN10]
     x = np.concatenate([x for x, _ in batches])
     train = Split(torch.from_numpy(x), torch.cat([labels["labels"] for _, labels in batches]))
@@ -28,8 +29,8 @@ def read_cifar10(folder: Path) -> Dataset:
     return Dataset("cifar10", "image", train, test, 10, MEAN10, DEVIATION10)
 
 
-def read_cifar100(folder: Path, level: Literal["fine", "coarse"]) -> Dataset:
-    """Both label levels are kept; ``level`` says which one is learned (100 or 20 classes)."""
+def read_cifar100(folder: Path, level: LabelLevel) -> Dataset:
+    """``level`` selects the labels in ``y`` (100 or 20 classes); both levels are kept as ``fine`` and ``coarse``."""
     train = _split100(_find(folder, "cifar100", FOLDER100, "train"), level)
     test = _split100(_find(folder, "cifar100", FOLDER100, "test"), level)
     classes = 100 if level == "fine" else 20
@@ -47,23 +48,23 @@ def _split100(path: Path, level: str) -> Split:
 
 
 def _batch(path: Path, **levels: int) -> tuple[NDArray[np.uint8], dict[str, Tensor]]:
-    """Pictures and label lists of one file; ``levels`` gives the number of classes of each list."""
+    """Images (N, 3, 32, 32) and label tensors of one file; ``levels`` maps each label key to its number of classes."""
     content = load_pickle(path)
     levels = levels or {"labels": 10}
     for key in ("data", *levels):
         if key not in content:
             raise corrupt(path, f"key {key!r} is missing, found: {', '.join(map(str, content)) or 'nothing'}")
-    x = _pictures(path, content["data"])
+    x = _images(path, content["data"])
     labels = {key: class_numbers(path, content[key], classes) for key, classes in levels.items()}
     for key, values in labels.items():
         if len(values) != len(x):
-            raise corrupt(path, f"{len(values)} {key} for {len(x)} pictures")
+            raise corrupt(path, f"{len(values)} {key} for {len(x)} images")
     return x, {key: torch.from_numpy(values) for key, values in labels.items()}
 
 
-def _pictures(path: Path, data: Any) -> NDArray[np.uint8]:
+def _images(path: Path, data: Any) -> NDArray[np.uint8]:
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8:
         raise corrupt(path, f"'data' must be a uint8 array, found {getattr(data, 'dtype', type(data).__name__)}")
     if data.ndim != 2 or data.shape[1] != 3072 or len(data) == 0:
-        raise corrupt(path, f"'data' must have the shape (pictures, 3072), found {data.shape}")
+        raise corrupt(path, f"'data' must have the shape (images, 3072), found {data.shape}")
     return data.reshape(-1, 3, 32, 32).copy()

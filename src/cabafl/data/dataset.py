@@ -1,4 +1,4 @@
-"""What a reader returns: plain tensors, the same shape of object for pictures, vectors and text."""
+"""What every reader returns: tensors in one `Dataset`, whether images, vectors or text."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,16 +11,16 @@ Kind = Literal["image", "vector", "text"]
 
 @dataclass(frozen=True)
 class Split:
-    """Samples of the training or the test part.
+    """Training or test samples.
 
-    ``x`` keeps the stored type (uint8 pictures, float32 vectors, uint8 symbols): a picture takes a quarter of the
-    memory and is turned into numbers when a device gathers its samples (`Dataset.inputs`).
+    ``x`` keeps the stored type (uint8 images, float32 vectors, uint8 symbols). uint8 takes a quarter of the memory of
+    float32; `Dataset.inputs` converts a device's samples when they are gathered.
     """
 
     x: Tensor
-    y: Tensor  # int64 class numbers, the ones that are learned
-    users: Tensor | None = None  # int64 user of each sample, where the data says so
-    fine: Tensor | None = None  # both label levels, where there are two (CIFAR-100)
+    y: Tensor  # int64 class numbers to learn
+    users: Tensor | None = None  # int64 user number of each sample, if the data has users
+    fine: Tensor | None = None  # both label levels, if there are two (CIFAR-100)
     coarse: Tensor | None = None
 
     def __len__(self) -> int:
@@ -36,14 +36,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test part with what is needed to turn stored samples into network inputs."""
+    """Training and test samples, and how to convert them to network inputs."""
 
     name: str
     kind: Kind
     train: Split
     test: Split
     classes: int
-    mean: tuple[float, ...] = ()  # per channel, on the 0..1 scale; empty: values are used as they are
+    mean: tuple[float, ...] = ()  # per channel, on the 0..1 scale; empty: no normalisation
     deviation: tuple[float, ...] = ()
 
     @property
@@ -52,7 +52,7 @@ class Dataset:
         return tuple(self.train.x.shape[1:])
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Stored samples as a network takes them: pictures normalised float32, vectors float32, text int64."""
+        """Converts stored samples to network inputs: normalised float32 images, float32 vectors, int64 text."""
         if self.kind == "text":
             return x.long()
         x = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
@@ -63,9 +63,9 @@ class Dataset:
         return (x - mean) / torch.tensor(self.deviation, device=x.device).view(shape)
 
     def with_test(self, test: Split) -> "Dataset":
-        """The same data set with another test part."""
+        """A copy with other test samples."""
         return replace(self, test=test)
 
     def with_train(self, train: Split) -> "Dataset":
-        """The same data set with another training part."""
+        """A copy with other training samples."""
         return replace(self, train=train)

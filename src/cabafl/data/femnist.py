@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten characters by writer, in LEAF's JSON format."""
+"""FEMNIST: handwritten characters grouped by writer, in LEAF's JSON format."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ CLASSES = 62
 
 
 def read(folder: Path) -> Dataset:
-    """28x28 pictures; the negative deviation turns a pixel x into (0.5 - x) / 0.5."""
+    """28x28 images. The negative deviation inverts them: a pixel x becomes (0.5 - x) / 0.5."""
     train, test = read_parts(folder, "femnist", _convert)
     if any(x.dtype != np.uint8 for _, x, _ in train + test):
         train, test = _as_floats(train), _as_floats(test)
@@ -36,7 +36,7 @@ def _convert(path: Path, x: list[Any], y: list[Any]) -> tuple[NDArray[Any], NDAr
 
 
 def _compact(pixels: NDArray[np.float32]) -> NDArray[Any]:
-    """LEAF divides bytes by 255: where that is exactly what is found, the bytes are kept instead."""
+    """Converts back to uint8 if every pixel is exactly a byte divided by 255, as LEAF writes them."""
     grey = np.rint(pixels * 255).astype(np.uint8)
     return grey if np.array_equal(grey.astype(np.float32) / np.float32(255), pixels) else pixels
 

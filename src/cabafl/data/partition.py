@@ -1,8 +1,7 @@
-"""Which device holds which training samples."""
+"""Assigns the training samples to devices."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,18 @@ from numpy.typing import NDArray
 
 from cabafl.data.dataset import Split
 from cabafl.errors import UserError
+from cabafl.names import PARTITIONS
 from cabafl.rng import rng
+from cabafl.validation import unknown
 
 Int = NDArray[np.int64]
-KINDS = ("iid", "dirichlet", "natural", "shards", "coarse-balanced")
 DEFAULT_DEVICES = 100
-REDRAWS = 1000
+MAX_REDRAWS = 1000  # of a Dirichlet split in which a device has too few samples
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Device k holds the samples ``indices[offsets[k]:offsets[k + 1]]``: two arrays, whatever the number of devices."""
+    """Device k has the samples ``indices[offsets[k]:offsets[k + 1]]``. Two arrays, for any number of devices."""
 
     indices: Int
     offsets: Int
@@ -34,7 +34,7 @@ class Partition:
         return np.diff(self.offsets)
 
     def device(self, k: int) -> Int:
-        """Device k's sample numbers, ascending."""
+        """Sample numbers of device k, ascending."""
         if not 0 <= k < len(self):
             raise IndexError(f"device {k} of {len(self)}")
         return self.indices[self.offsets[k] : self.offsets[k + 1]]
@@ -50,9 +50,9 @@ def make_partition(
     shards: int = 2,
     seed: int,
 ) -> Partition:
-    """Deals the training samples out; ``devices`` None means 100, or every user for the natural partition.
+    """Partitions the training samples; ``devices`` = None means 100, or one per user for the natural partition.
 
-    ``beta`` shapes dirichlet and coarse-balanced, ``min_samples`` dirichlet and natural, ``shards`` the shards.
+    ``beta`` applies to dirichlet and coarse-balanced, ``min_samples`` to dirichlet and natural, ``shards`` to shards.
     """
     if devices is not None and devices < 1:
         raise UserError(f"data.devices = {devices}: at least 1 device is needed")
@@ -61,49 +61,47 @@ def make_partition(
     if kind == "natural":
         return _natural(train, devices, min_samples, seed)
     n = DEFAULT_DEVICES if devices is None else devices
-    deal: dict[str, Callable[[], Int]] = {
+    assign: dict[str, Callable[[], Int]] = {
         "iid": lambda: _iid(train, n, seed),
         "dirichlet": lambda: _dirichlet(train, n, beta, min_samples, seed),
         "shards": lambda: _shards(train, n, shards, seed),
         "coarse-balanced": lambda: _coarse_balanced(train, n, beta, seed),
     }
-    if kind not in deal:
-        near = get_close_matches(kind, KINDS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(f"data.partition = {kind!r} is unknown; {hint}accepted: {', '.join(KINDS)}")
-    return _from_owners(deal[kind](), n)
+    if kind not in assign:
+        raise unknown("data.partition", kind, PARTITIONS)
+    return _from_owners(assign[kind](), n)
 
 
 def _from_owners(owner: Int, devices: int) -> Partition:
-    """The partition in which sample i belongs to device owner[i]; a negative owner leaves the sample out."""
+    """The partition in which device owner[i] has sample i; samples with a negative owner are left out."""
     indices = np.argsort(owner, kind="stable")[np.count_nonzero(owner < 0) :]
     counts = np.bincount(owner[owner >= 0], minlength=devices)
     return Partition(indices.astype(np.int64), np.concatenate(([0], np.cumsum(counts))).astype(np.int64))
 
 
 def _even_pieces(n: int, pieces: int) -> Int:
-    """The piece of each of n positions when they are cut into pieces whose sizes differ by at most one."""
+    """Cuts n positions into pieces whose sizes differ by at most one; returns the piece of each position."""
     return np.repeat(np.arange(pieces), n // pieces + (np.arange(pieces) < n % pieces))
 
 
-def _at_most(train: Split, needed: int, what: str) -> None:
+def _require_samples(train: Split, needed: int, setting: str) -> None:
     if needed > len(train):
-        raise UserError(f"{what} needs {needed} training samples, there are {len(train)}")
+        raise UserError(f"{setting}: needs {needed} training samples, there are {len(train)}")
 
 
 def _iid(train: Split, devices: int, seed: int) -> Int:
-    _at_most(train, devices, f"data.partition = 'iid' with data.devices = {devices}")
+    _require_samples(train, devices, f"data.partition = 'iid' with data.devices = {devices}")
     owner = np.empty(len(train), np.int64)
     owner[rng(seed, "partition/iid").permutation(len(train))] = _even_pieces(len(train), devices)
     return owner
 
 
 def _shards(train: Split, devices: int, shards: int, seed: int) -> Int:
-    """Samples sorted by label are cut into pieces, and each device is dealt ``shards`` of them at random."""
+    """Sorts the samples by label, cuts them into pieces and gives each device ``shards`` random ones."""
     if shards < 1:
         raise UserError(f"data.shards = {shards}: at least 1 shard per device is needed")
     pieces = devices * shards
-    _at_most(train, pieces, f"data.partition = 'shards' with data.devices = {devices} and {shards} shards each")
+    _require_samples(train, pieces, f"data.partition = 'shards' with data.devices = {devices} and {shards} shards each")
     holder = np.empty(pieces, np.int64)
     holder[rng(seed, "partition/shards").permutation(pieces)] = np.arange(pieces) // shards
     owner = np.empty(len(train), np.int64)
@@ -113,14 +111,14 @@ def _shards(train: Split, devices: int, shards: int, seed: int) -> Int:
 
 def _natural(train: Split, devices: int | None, min_samples: int, seed: int) -> Partition:
     if train.users is None:
-        possible = [k for k in KINDS if k != "natural" and (k != "coarse-balanced" or train.coarse is not None)]
-        raise UserError(f"data.partition = 'natural': this data has no users; possible: {', '.join(possible)}")
+        possible = [k for k in PARTITIONS if k != "natural" and (k != "coarse-balanced" or train.coarse is not None)]
+        raise UserError(f"data.partition = 'natural': this data has no users; accepted: {', '.join(possible)}")
     users = _numpy(train.users)
     chosen = np.flatnonzero(np.bincount(users) >= max(min_samples, 1))
     if len(chosen) < (devices or 1):
-        asked = "" if devices is None else f"data.devices = {devices}: "
+        setting = "" if devices is None else f"data.devices = {devices}: "
         raise UserError(
-            f"{asked}only {len(chosen)} users have data.min_samples = {min_samples} training samples or more"
+            f"{setting}only {len(chosen)} users have data.min_samples = {min_samples} training samples or more"
         )
     if devices is not None:
         chosen = np.sort(rng(seed, "partition/natural").choice(chosen, devices, replace=False))
@@ -130,40 +128,40 @@ def _natural(train: Split, devices: int | None, min_samples: int, seed: int) -> 
 
 
 def _dirichlet(train: Split, devices: int, beta: float, min_samples: int, seed: int) -> Int:
-    """Redraws the shares until every device has enough; the samples are shuffled once, by a stream of their own."""
-    asked = f"data.devices = {devices}, data.beta = {beta}, data.min_samples = {min_samples}"
-    _at_most(train, devices * min_samples, asked)
+    """Redraws the shares until every device has enough samples. A separate stream shuffles the samples, once."""
+    setting = f"data.devices = {devices}, data.beta = {beta}, data.min_samples = {min_samples}"
+    _require_samples(train, devices * min_samples, setting)
     y = _numpy(train.y)
     counts = np.bincount(y)
     draw = rng(seed, "partition/dirichlet")
-    for _ in range(1 + REDRAWS):
+    for _ in range(1 + MAX_REDRAWS):
         sizes = _dirichlet_sizes(counts, devices, beta, draw)
         if sizes is not None and sizes.sum(axis=0).min() >= min_samples:
-            return _deal_classes(y, sizes, rng(seed, "partition/shuffle"))
+            return _assign_classes(y, sizes, rng(seed, "partition/shuffle"))
     raise UserError(
-        f"{asked}: no Dirichlet split of {len(y)} samples gave every device enough in {REDRAWS} redraws; "
-        "take fewer devices, a larger beta or a smaller min_samples"
+        f"{setting}: no Dirichlet split of {len(y)} samples gave every device enough in {MAX_REDRAWS} redraws; "
+        "use fewer devices, a larger beta or a smaller min_samples"
     )
 
 
 def _dirichlet_sizes(counts: Int, devices: int, beta: float, draw: np.random.Generator) -> Int | None:
-    """Samples of each class (rows) for each device (columns); None when all shares fell on devices that are full."""
+    """Samples of each class (rows) for each device (columns); None if all shares of a class went to full devices."""
     sizes = np.zeros((len(counts), devices), np.int64)
     held = np.zeros(devices, np.int64)
     full = counts.sum() / devices
     for label, count in enumerate(counts.tolist()):
         share = draw.dirichlet(np.full(devices, beta)) * (held < full)
-        cumulated = np.cumsum(share)
-        if not cumulated[-1] > 0:
+        cumulative = np.cumsum(share)
+        if not cumulative[-1] > 0:
             return None
-        cuts = (cumulated / cumulated[-1] * count).astype(np.int64)
+        cuts = (cumulative / cumulative[-1] * count).astype(np.int64)
         sizes[label] = np.diff(cuts, prepend=0)
         held += sizes[label]
     return sizes
 
 
-def _deal_classes(y: Int, sizes: Int, shuffle: np.random.Generator) -> Int:
-    """Each class in random order, cut at the given sizes."""
+def _assign_classes(y: Int, sizes: Int, shuffle: np.random.Generator) -> Int:
+    """The device of each sample: each class is shuffled, then cut into ``sizes[class]``."""
     owner = np.empty(len(y), np.int64)
     order = np.argsort(y, kind="stable")
     for label, members in enumerate(np.split(order, np.cumsum(sizes.sum(axis=1))[:-1])):
@@ -172,10 +170,10 @@ def _deal_classes(y: Int, sizes: Int, shuffle: np.random.Generator) -> Int:
 
 
 def _coarse_balanced(train: Split, devices: int, beta: float, seed: int) -> Int:
-    """Every device has the same number of each coarse class, give or take one, but its own mix of fine classes."""
+    """Each coarse class is spread evenly over the devices (within one sample), with a different mix of fine classes."""
     if train.fine is None or train.coarse is None:
-        raise UserError("data.partition = 'coarse-balanced': this data has one label level; take cifar100")
-    _at_most(train, devices, f"data.partition = 'coarse-balanced' with data.devices = {devices}")
+        raise UserError("data.partition = 'coarse-balanced': this data has one label level; use cifar100")
+    _require_samples(train, devices, f"data.partition = 'coarse-balanced' with data.devices = {devices}")
     fine, coarse = _numpy(train.fine), _numpy(train.coarse)
     owner = np.empty(len(train), np.int64)
     draw, shuffle = rng(seed, "partition/coarse-balanced"), rng(seed, "partition/shuffle")
@@ -184,17 +182,17 @@ def _coarse_balanced(train: Split, devices: int, beta: float, seed: int) -> Int:
         members = np.flatnonzero(coarse == label)
         stock = np.unique(fine[members], return_inverse=True)[1]
         quota = np.full(devices, len(members) // devices)
-        extra = len(members) % devices  # the odd samples go round, so that device sizes stay within one too
+        extra = len(members) % devices  # these rotate over the devices: total sizes differ by at most one, too
         quota[order[(first + np.arange(extra)) % devices]] += 1
         first += extra
-        owner[members] = _deal_classes(stock, _fine_sizes(np.bincount(stock), quota, beta, draw), shuffle)
+        owner[members] = _assign_classes(stock, _fine_sizes(np.bincount(stock), quota, beta, draw), shuffle)
     return owner
 
 
 def _fine_sizes(stock: Int, quota: Int, beta: float, draw: np.random.Generator) -> Int:
-    """Samples of each fine class (rows) for each device (columns): columns add up to the quotas, rows to the stock.
+    """Samples of each fine class (rows) for each device (columns): columns sum to the quotas, rows to the stock.
 
-    Devices choose in random order by Dirichlet preferences, as long as what they prefer lasts.
+    Devices choose in random order by Dirichlet preferences; once their preferred classes run out, from what is left.
     """
     sizes = np.zeros((len(stock), len(quota)), np.int64)
     preference = draw.dirichlet(np.full(len(stock), beta), size=len(quota))

@@ -1,6 +1,6 @@
-"""Pickles from strangers: arrays, numbers, text and plain containers come out; nothing in the file is ever run.
+"""Reads untrusted pickles: only arrays, numbers, text and plain containers; no code from the file ever runs.
 
-The names that a pickled NumPy array refers to are answered with the stand-ins below; every other name is refused.
+The globals that a pickled NumPy array refers to resolve to the stand-ins below; every other global is rejected.
 """
 
 import io
@@ -19,24 +19,24 @@ _KINDS = "biuf"
 
 
 class _Type:
-    """Stands for numpy.dtype; accepts plain numbers only."""
+    """Stands for numpy.dtype; accepts bool, integer and float types only."""
 
     __slots__ = ("value",)
 
     def __init__(self, code: object, *_: object) -> None:
         value = np.dtype(code.decode("latin-1") if isinstance(code, bytes) else str(code))
         if value.kind not in _KINDS:
-            raise pickle.UnpicklingError(f"arrays of type {value} are not admitted")
+            raise pickle.UnpicklingError(f"arrays of type {value} are not accepted")
         self.value = value
 
     def __setstate__(self, state: Any) -> None:
         if any(state[2:5]):
-            raise pickle.UnpicklingError("structured arrays are not admitted")
+            raise pickle.UnpicklingError("structured arrays are not accepted")
         self.value = self.value.newbyteorder(_text(state[1]))  # type: ignore[arg-type]  # NumPy checks it
 
 
 class _Array:
-    """Stands for numpy.ndarray; holds the data once the pickle has delivered it."""
+    """Stands for numpy.ndarray; ``value`` is empty until the pickle sets its state."""
 
     __slots__ = ("value",)
 
@@ -60,7 +60,7 @@ def _scalar(kind: _Type, content: bytes) -> Any:
 
 def _encode(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"encoding {encoding!r} is not admitted")
+        raise pickle.UnpicklingError(f"encoding {encoding!r} is not accepted")
     return text.encode("latin-1")
 
 
@@ -80,27 +80,27 @@ class _Unpickler(pickle.Unpickler):
         try:
             return _STAND_INS[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}; arrays and plain containers only") from None
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}; accepted: arrays, containers") from None
 
 
 def load_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary in the file, keys as text, arrays as NumPy arrays. Pickles of Python 2 and 3 alike."""
+    """The dictionary in the file, with text keys and NumPy arrays. Reads pickles of Python 2 and 3."""
     content = read_bytes(path)
     try:
         _check_sizes(content)
         found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a hostile or broken pickle may raise anything
-        raise corrupt(path, f"no pickle of arrays and plain containers: {error or type(error).__name__}") from None
+        raise corrupt(path, f"not a pickle of arrays and plain containers: {error or type(error).__name__}") from None
     if not isinstance(found, dict):
-        raise corrupt(path, f"a pickled dictionary is expected, found a {type(found).__name__}")
+        raise corrupt(path, f"a pickled dictionary expected, found a {type(found).__name__}")
     return {_text(key): value.value if isinstance(value, _Array) else value for key, value in found.items()}
 
 
 def _check_sizes(content: bytes) -> None:
-    """Refuses what makes the unpickler allocate gigabytes for a few bytes: far memo places, lengths beyond the end."""
-    for instruction, argument, _ in pickletools.genops(content):  # itself refuses the lengths
+    """Rejects pickles that make the unpickler allocate gigabytes: huge memo indices, lengths beyond the end."""
+    for instruction, argument, _ in pickletools.genops(content):  # genops itself rejects such lengths
         if instruction.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(content):
-            raise pickle.UnpicklingError(f"memo place {argument} is not admitted")
+            raise pickle.UnpicklingError(f"memo index {argument} is not accepted")
 
 
 def _text(key: object) -> str:

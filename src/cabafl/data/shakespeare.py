@@ -1,4 +1,4 @@
-"""Shakespeare by speaking role: 80 characters -> the next one. LEAF's JSON format, or plain role texts."""
+"""Shakespeare by speaking role: predict the character after 80. Reads LEAF's JSON format or plain role texts."""
 
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,14 @@ _TABLE = _symbol_table()
 
 
 def read(path: Path) -> Dataset:
-    """``path`` is a role file, or a folder with a role file or with LEAF's train/ and test/."""
+    """``path`` is a role file, or a folder with a role file or LEAF's train/ and test/."""
     roles = _role_file(path)
     train, test = _read_roles(roles) if roles else to_splits(path, *read_parts(path, "shakespeare", _convert))
     return Dataset("shakespeare", "text", train, test, len(ALPHABET))
 
 
 def symbols(text: str) -> NDArray[np.uint8]:
-    """Each character's number in LEAF's 80-symbol alphabet; a character outside it counts as a space."""
+    """Index of each character in LEAF's 80-symbol alphabet; other characters count as a space."""
     numbers: NDArray[np.uint8] = _TABLE[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")]
     return numbers
 
@@ -48,16 +48,16 @@ def _role_file(path: Path) -> Path | None:
 
 def _convert(path: Path, x: list[Any], y: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if not all(isinstance(text, str) and len(text) == WINDOW for text in x):
-        raise corrupt(path, f"x must be texts of {WINDOW} characters")
+        raise corrupt(path, f"x must be strings of {WINDOW} characters")
     if not all(isinstance(text, str) and len(text) == 1 for text in y):
         raise corrupt(path, "y must be single characters")
     return symbols("".join(x)).reshape(-1, WINDOW), symbols("".join(y)).astype(np.int64)
 
 
 def _read_roles(path: Path) -> tuple[Split, Split]:
-    """A role is a user: the first 80 % of its text is for training, the rest for testing; windows never cross the cut.
+    """Each role is a user: the first 80 % of its text is for training, the rest for testing; no window spans both.
 
-    As in LEAF's own preparation the speeches of a role are joined by spaces.
+    The speeches of a role are joined by spaces, as in LEAF's preprocessing.
     """
     texts = [symbols(_text(path, role, speeches)) for role, speeches in sorted(read_json(path).items())]
     cuts = [int(TRAIN_SHARE * len(text)) for text in texts]
@@ -76,7 +76,7 @@ def _text(path: Path, role: str, speeches: Any) -> str:
 
 
 def _windows(texts: list[NDArray[np.uint8]]) -> Split:
-    """All windows of all texts, stride 1; texts without a full window give none. The user is the text's number."""
+    """All windows of all texts with stride 1; the user is the text's index. Texts shorter than a window give none."""
     counts = np.array([max(len(text) - WINDOW, 0) for text in texts], np.int64)
     x = np.empty((counts.sum(), WINDOW), np.uint8)
     y = np.empty(len(x), np.int64)

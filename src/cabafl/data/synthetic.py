@@ -1,26 +1,27 @@
-"""Generated data for scale tests: one Gaussian cluster per class, any number of devices."""
+"""Generated data for tests at scale: one Gaussian cluster per class, any number of devices."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from cabafl.data.dataset import Dataset, Split
+from cabafl.data.partition import DEFAULT_DEVICES
 from cabafl.errors import UserError
 from cabafl.rng import rng
 
 CLASSES, FEATURES, TEST_SAMPLES = 10, 32, 1000
-_SPREAD = 0.6  # distance of the class centres from the origin, per feature, in units of the noise
-_SAMPLES = 400_000
+_SPREAD = 0.6  # standard deviation of the class centres per feature; that of the noise is 1
+_SAMPLES = 400_000  # in total, from 20,000 devices on
 _CHUNK = 1 << 16
 
 
 def generate(seed: int, devices: int | None = None) -> Dataset:
-    """Users 0..devices-1 (default 100), one main class each: half of a user's samples on average are of it.
+    """One user per device (default 100), each with a main class; half of the samples take it, half a random class.
 
-    A user has 10 to 30 samples up to 20,000 devices; beyond that the mean shrinks so that there are about 400,000
-    samples in all, but never below 1 or 2 samples per user (a million devices: 1.5 million samples, 200 MB).
+    Up to 20,000 devices a user has 10 to 30 samples. Beyond that the mean shrinks to keep about 400,000 samples in
+    total, but users never have fewer than 1 or 2 (a million devices: 1.5 million samples, 200 MB).
     """
-    devices = 100 if devices is None else devices
+    devices = DEFAULT_DEVICES if devices is None else devices
     if devices < 1:
         raise UserError(f"data.devices = {devices}: at least 1 device is needed")
     draw = rng(seed, "data/synthetic/labels")

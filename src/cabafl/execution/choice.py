@@ -1,65 +1,40 @@
-"""Which executor an experiment asks for."""
+"""Starts the executor that an experiment asks for."""
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Protocol
 
-from cabafl.config import Experiment, RunSection
-from cabafl.errors import RunStopped, UserError
-from cabafl.execution.base import Executor
-from cabafl.execution.inline import inline_executor
+from cabafl.config import Experiment
+from cabafl.errors import UserError
+from cabafl.execution.base import Executor, Warn
+from cabafl.execution.inline import InlineWorkers
 from cabafl.execution.pool import ProcessExecutor
-from cabafl.execution.queued import QueuedExecutor, Warn, WorkersDie
 from cabafl.execution.ray_cluster import open_ray
 from cabafl.learning.task import Task
 
 
 class Workers(Protocol):
-    """Started before the data are read; becomes an executor when the task is there."""
+    """Workers without a task yet: they start up while the main process reads the data."""
 
     def for_task(self, task: Task) -> Executor:
-        """The executor of one run."""
-
-
-class _Inline:
-    def for_task(self, task: Task) -> Executor:
-        return inline_executor(task)
-
-
-class _Queued:
-    def __init__(self, executor: QueuedExecutor) -> None:
-        self._executor = executor
-
-    def for_task(self, task: Task) -> Executor:
-        self._executor.load(task)
-        return self._executor
+        """Gives the workers the task and returns their executor. Call it once."""
 
 
 def worker_count(setting: str | int) -> int:
-    """The number behind ``run.workers``: auto is one per core this process may use."""
+    """The value of ``run.workers`` as a number; auto is one per core available to this process."""
     if isinstance(setting, int):
         return setting
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@contextmanager
-def open_executor(experiment: Experiment, warn: Warn | None = None) -> Iterator[Workers]:
-    """Starts what will carry out the jobs and ends it, whatever happens."""
+def open_executor(experiment: Experiment, warn: Warn | None = None) -> AbstractContextManager[Workers]:
+    """Starts the workers; leaving the context stops them."""
     run = experiment.run
-    if run.executor == "local" and worker_count(run.workers) == 0:
-        yield _Inline()
-        return
-    try:
-        with _open_queued(run, warn) as executor:
-            yield _Queued(executor)
-    except WorkersDie as error:
-        raise RunStopped(str(error)) from None
-
-
-def _open_queued(run: RunSection, warn: Warn | None) -> AbstractContextManager[QueuedExecutor]:
     if run.executor == "ray":
         return open_ray(run.workers, worker_count("auto"), run.ray_address, run.device, warn)
+    workers = worker_count(run.workers)
+    if workers == 0:
+        return nullcontext(InlineWorkers())
     if run.ray_address is not None:
         raise UserError(f"run.ray_address = {run.ray_address!r}: needs run.executor = 'ray', not {run.executor!r}")
-    return closing(ProcessExecutor(worker_count(run.workers), warn))
+    return closing(ProcessExecutor(workers, warn))

@@ -1,24 +1,15 @@
-"""Jobs in the calling process, each carried out when its result is asked for."""
+"""Jobs in the calling process (``run.workers = 0``): each runs when its result is requested."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt, TrainJob
+from cabafl.execution.base import Executor, ExecutorJob, Interrupt, run_job
 from cabafl.learning.task import Task
 
 
-def carry_out(task: Task, job: ExecutorJob) -> Any:
-    """One job on a task, whatever process it lives in."""
-    if isinstance(job, TrainJob):
-        return task.train(job.number, job.device, job.weights, job.objective)
-    if isinstance(job, EvaluateJob):
-        return task.evaluate(*job)
-    return task.features(*job)
-
-
 class LazyExecutor:
-    """Work whose result nobody asks for is never done."""
+    """`Executor` that calls ``work`` when a result is requested, and never for a discarded job."""
 
     def __init__(self, evaluation_chunks: int, feature_chunks: list[range], work: Callable[[ExecutorJob], Any]) -> None:
         self.evaluation_chunks = evaluation_chunks
@@ -28,30 +19,33 @@ class LazyExecutor:
         self._tickets = 0
 
     def submit(self, job: ExecutorJob, due: float = 0.0) -> int:
-        """Keeps the job for later."""
+        """Stores the job; ``due`` has no effect."""
         self._tickets += 1
         self._jobs[self._tickets] = job
         return self._tickets
 
     def done(self, ticket: int) -> bool:
-        """There is nobody else to wait for."""
+        """Always true: `result` computes instead of waiting."""
         return True
 
     def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
-        """Carries the job out now."""
+        """Runs the job now."""
         if interrupt is not None:
             interrupt()
         return self._work(self._jobs.pop(ticket))
 
     def discard(self, ticket: int) -> None:
-        """Forgets the job."""
+        """Drops the job without running it."""
         del self._jobs[ticket]
 
     def close(self) -> None:
-        """Forgets all jobs."""
+        """Drops all jobs."""
         self._jobs.clear()
 
 
-def inline_executor(task: Task) -> LazyExecutor:
-    """An executor that carries jobs out in the calling process."""
-    return LazyExecutor(task.evaluation_chunks, task.feature_chunks(), partial(carry_out, task))
+class InlineWorkers:
+    """`choice.Workers` without any worker."""
+
+    def for_task(self, task: Task) -> Executor:
+        """An executor that runs the task's jobs in this process."""
+        return LazyExecutor(task.evaluation_chunks, task.feature_chunks(), partial(run_job, task))

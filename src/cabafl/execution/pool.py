@@ -1,7 +1,7 @@
-"""Jobs on persistent worker processes.
+"""Jobs on persistent worker processes, seen from the parent; `worker.py` is the other end.
 
-Data are mapped once for all workers, weights travel through reused shared memory. Each worker has two places: while it
-trains one model the next is already waiting for it. Jobs that the clock needs first are started first.
+Samples lie in shared memory that all workers map. Weights travel through shared buffers, two per worker: while it
+trains in one, its next model waits in the other. Everything else goes through a socket.
 """
 
 import contextlib
@@ -14,12 +14,11 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from cabafl.execution.arena import Arena, Place, anonymous_file
-from cabafl.execution.base import TrainJob
-from cabafl.execution.queued import PLACES, QueuedExecutor, Warn
-from cabafl.execution.sharing import arrays_of, share
+from cabafl.execution.arena import Arena, Region, aligned, anonymous_file
+from cabafl.execution.base import NO_WEIGHTS, TrainJob, Warn
+from cabafl.execution.queued import JOBS_PER_WORKER, QueuedExecutor
+from cabafl.execution.task_arrays import arrays_of, use_arrays
 from cabafl.learning.task import Task, Trained
 
 
@@ -27,96 +26,81 @@ from cabafl.learning.task import Task, Trained
 class _Worker:
     process: subprocess.Popen[bytes]
     connection: Connection
-    places: list[Place] = field(default_factory=list)  # free ones
-    tickets: dict[int, Place] = field(default_factory=dict)  # jobs it has
+    free_buffers: list[Region] = field(default_factory=list)
+    jobs: dict[int, Region] = field(default_factory=dict)  # ticket: buffer
     ready: bool = False
 
 
 class ProcessExecutor(QueuedExecutor):
-    """`Executor` on ``workers`` processes. They start importing at once; `load` gives them the task."""
+    """`Executor` on ``workers`` processes. They import torch while this process reads the data."""
 
     def __init__(self, workers: int, warn: Warn | None = None) -> None:
         super().__init__("worker process", "worker processes", warn)
-        self._wanted = workers
-        self._workers: list[_Worker] = []
-        self._data: Arena | None = None
-        self._exchange = anonymous_file(0)
-        self._data_file = anonymous_file(0)
-        for _ in range(workers):
-            self._workers.append(self._start())
+        self._weights_file, self._data_file = anonymous_file(), anonymous_file()
+        self._workers = [self._start() for _ in range(workers)]
 
     def _start(self) -> _Worker:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        descriptors = (theirs.fileno(), self._exchange, self._data_file)
+        descriptors = (theirs.fileno(), self._weights_file, self._data_file)
         command = [sys.executable, "-m", "cabafl.execution.worker", str(theirs.fileno()), str(os.getpid())]
         process = subprocess.Popen(command, pass_fds=descriptors, env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
         return _Worker(process, Connection(ours.detach()))
 
-    def load(self, task: Task) -> None:
-        """Shares the task's data and tells every worker how to build the task."""
-        super().load(task)
-        self._spec, self._processor, self._weights = task.spec, str(task.processor), task.model.layout.size
-        self._data, self._places = Arena.of(arrays_of(task), self._data_file)
-        share(task, {name: self._data.array(place) for name, place in self._places.items()})
-        size = self._stride * PLACES * self._wanted
-        os.ftruncate(self._exchange, size)
-        self._shared = Arena(self._exchange, size)
+    def _load(self, task: Task) -> None:
+        """Moves the task's samples to shared memory and tells every worker how to build the task."""
+        self._spec, self._processor, self._model_size = task.spec, str(task.processor), task.model.layout.size
+        self._data, self._regions = Arena.of(arrays_of(task), self._data_file)
+        use_arrays(task, {name: self._data.array(region) for name, region in self._regions.items()})
+        self._buffer_bytes = aligned(4 * self._model_size)
+        self._weights = Arena.create(self._weights_file, self._buffer_bytes * JOBS_PER_WORKER * len(self._workers))
         for index, worker in enumerate(self._workers):
-            self._introduce(worker, index)
+            self._send_task(worker, index)
 
-    @property
-    def _stride(self) -> int:
-        return -(-4 * self._weights // 64) * 64
-
-    def _introduce(self, worker: _Worker, index: int) -> None:
-        assert self._data is not None
-        worker.places = [Place((PLACES * index + i) * self._stride, (self._weights,), "<f4") for i in range(PLACES)]
-        exchange = (self._exchange, self._shared.size)
-        data = (self._data_file, self._data.size)
-        self._send(worker, (sys.path, self._spec, self._processor, data, self._places, exchange))
+    def _send_task(self, worker: _Worker, index: int) -> None:
+        first = JOBS_PER_WORKER * index
+        worker.free_buffers = [
+            Region(number * self._buffer_bytes, (self._model_size,), "<f4")
+            for number in range(first, first + JOBS_PER_WORKER)
+        ]
+        data, weights = (self._data_file, self._data.size), (self._weights_file, self._weights.size)
+        self._send(worker, (sys.path, self._spec, self._processor, data, self._regions, weights))
 
     def close(self) -> None:
-        """Ends the workers at once."""
+        """Kills the workers."""
         for worker in self._workers:
             worker.connection.close()
             worker.process.kill()
         for worker in self._workers:
             worker.process.wait()
         self._workers.clear()
-        os.close(self._exchange)
+        os.close(self._weights_file)
         os.close(self._data_file)
 
-    # Inside
-
-    def _feed(self) -> None:
-        """Gives waiting jobs to workers with a free place, the least busy first."""
+    def _send_jobs(self) -> None:
+        """Sends waiting jobs to workers with a free buffer, the least busy first."""
         while self._waiting:
-            worker = max(self._workers, key=lambda w: len(w.places))
-            if not worker.places:
+            worker = max(self._workers, key=lambda w: len(w.free_buffers))
+            if not worker.free_buffers:
                 return
-            chosen = self._next()
+            chosen = self._next_job()
             if chosen is None:
                 return
             ticket, job = chosen
-            place = worker.places.pop()
-            np.copyto(self._view(place), job.weights)
-            worker.tickets[ticket] = place
-            self._send(worker, (ticket, job._replace(weights=_NOTHING), place))
-
-    def _view(self, place: Place) -> npt.NDArray[Any]:
-        return self._shared.array(place)
+            buffer = worker.free_buffers.pop()
+            np.copyto(self._weights.array(buffer), job.weights)
+            worker.jobs[ticket] = buffer
+            self._send(worker, (ticket, job._replace(weights=NO_WEIGHTS), buffer))
 
     def _send(self, worker: _Worker, message: Any) -> None:
-        with contextlib.suppress(OSError):  # it died; the pump will see it
+        with contextlib.suppress(OSError):  # the worker died; `_receive` notices
             worker.connection.send(message)
 
-    def _pump(self, timeout: float) -> None:
-        """Takes in what has arrived, waiting up to ``timeout`` for something."""
-        connections = {worker.connection: worker for worker in self._workers}
-        for connection in wait(list(connections), timeout):
-            worker = connections[connection]  # type: ignore[index]
+    def _receive(self, timeout: float) -> None:
+        workers = {worker.connection: worker for worker in self._workers}
+        for connection in wait(list(workers), timeout):
+            worker = workers[connection]  # type: ignore[index]
             try:
                 ticket, result = worker.connection.recv()
             except (EOFError, OSError):
@@ -125,25 +109,22 @@ class ProcessExecutor(QueuedExecutor):
             if ticket == "ready":
                 worker.ready = True
             else:
-                self._take(worker, ticket, result)
-        self._feed()
+                self._take_result(worker, ticket, result)
+        self._send_jobs()
 
-    def _take(self, worker: _Worker, ticket: int, result: Any) -> None:
-        place = worker.tickets.pop(ticket)
-        worker.places.append(place)
+    def _take_result(self, worker: _Worker, ticket: int, result: Any) -> None:
+        buffer = worker.jobs.pop(ticket)
+        worker.free_buffers.append(buffer)
         if isinstance(self._jobs.get(ticket), TrainJob) and not isinstance(result, Exception):
-            result = Trained(self._view(place).copy(), result)
+            result = Trained(self._weights.array(buffer).copy(), result)  # the reply is the loss alone
         self._finish(ticket, result)
 
     def _replace(self, dead: _Worker) -> None:
-        """A new worker in the place of a dead one; its jobs start again, with the same result."""
+        """Starts a new worker in place of a dead one and queues its jobs again."""
         index = self._workers.index(dead)
         dead.connection.close()
         code = dead.process.wait()
-        self._lose(dead.tickets, dead.ready, f"code {code}")
+        self._requeue(dead.jobs, dead.ready, f"code {code}")
         worker = self._start()
         self._workers[index] = worker
-        self._introduce(worker, index)
-
-
-_NOTHING = np.zeros(0, dtype=np.float32)
+        self._send_task(worker, index)

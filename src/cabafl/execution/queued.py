@@ -1,115 +1,120 @@
-"""What executors with workers share: tickets, the order of waiting jobs, results, and second tries."""
+"""The common part of executors with workers: tickets, the queue of waiting jobs, results, and retries."""
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from cabafl.execution.base import ExecutorJob, Interrupt
+from cabafl.errors import RunStopped
+from cabafl.execution.base import Executor, ExecutorJob, Interrupt, Warn
 from cabafl.learning.task import Task
 
-PLACES = 2  # jobs a worker has at a time: while it works on one the next is already there
-TRIES = 5  # a job that kills this many workers is at fault itself
-
-Warn = Callable[[str], None]
-
-
-class WorkersDie(RuntimeError):
-    """Workers keep dying: the run cannot go on."""
+JOBS_PER_WORKER = 2  # sent to a worker at a time: it finds its next job waiting when it finishes one
+MAX_ATTEMPTS = 5  # a job that loses this many workers stops the run
+POLL_SECONDS = 0.5  # how often a wait for a result checks for an interrupt
 
 
 class QueuedExecutor(ABC):
-    """`Executor` over workers of any kind; ``worker`` and ``workers`` are what messages call one and several."""
+    """`Executor` on workers of any kind; ``worker`` and ``workers`` are their names in messages."""
 
     def __init__(self, worker: str, workers: str, warn: Warn | None = None) -> None:
         self.warn = warn or (lambda text: None)
         self.evaluation_chunks = 0
         self.feature_chunks: list[range] = []
-        self._one, self._many = worker, workers
-        self._waiting: list[tuple[float, int]] = []  # (due, ticket), earliest first
-        self._jobs: dict[int, ExecutorJob] = {}  # all that are not finished, with their input weights
+        self._singular, self._plural = worker, workers
+        self._waiting: list[tuple[float, int]] = []  # heap of (due, ticket)
+        self._jobs: dict[int, ExecutorJob] = {}  # waiting or sent, with their input weights
         self._due: dict[int, float] = {}
-        self._tries: dict[int, int] = {}
+        self._attempts: dict[int, int] = {}  # workers lost per job
         self._results: dict[int, Any] = {}
         self._tickets = 0
         self._failed_starts = 0
 
     def submit(self, job: ExecutorJob, due: float = 0.0) -> int:
-        """Queues the job; the earlier it is due the sooner it starts."""
+        """Queues a job and sends it right away if a worker has room."""
         self._tickets += 1
         ticket = self._tickets
         self._jobs[ticket] = job
         self._due[ticket] = due
         heapq.heappush(self._waiting, (due, ticket))
-        self._feed()
+        self._send_jobs()
         return ticket
 
     def done(self, ticket: int) -> bool:
-        """Whether `result` would not wait."""
+        """Whether the result is here; handles replies that have arrived."""
         if ticket not in self._results:
-            self._pump(0.0)
+            self._receive(0.0)
         return ticket in self._results
 
     def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
-        """Waits for one job while all others go on."""
+        """Waits for one job while the workers go on with the others."""
         while ticket not in self._results:
             if interrupt is not None:
                 interrupt()
-            self._pump(0.5)
+            self._receive(POLL_SECONDS)
         result = self._results.pop(ticket)
         if isinstance(result, Exception):
             raise result
         return result
 
     def discard(self, ticket: int) -> None:
-        """Forgets a job; one that is already running is finished for nothing."""
+        """Drops a job; if a worker is already running it, its result is ignored."""
         self._jobs.pop(ticket, None)
         self._due.pop(ticket, None)
         self._results.pop(ticket, None)
 
-    def load(self, task: Task) -> None:
-        """Gives the workers the task."""
+    def for_task(self, task: Task) -> Executor:
+        """Gives the workers the task; they accept jobs from now on."""
         self.evaluation_chunks = task.evaluation_chunks
         self.feature_chunks = task.feature_chunks()
+        self._load(task)
+        return self
 
     @abstractmethod
     def close(self) -> None:
-        """Ends all work."""
+        """Stops the workers."""
 
-    # For the kinds of workers
-
-    @abstractmethod
-    def _feed(self) -> None:
-        """Gives waiting jobs to workers that can take one."""
+    # Each kind of worker implements these three.
 
     @abstractmethod
-    def _pump(self, timeout: float) -> None:
-        """Takes in what has arrived, waiting up to ``timeout`` for something, and feeds the workers."""
+    def _load(self, task: Task) -> None:
+        """Sends the task to every worker."""
 
-    def _next(self) -> tuple[int, ExecutorJob] | None:
-        """Takes the waiting job that is due first."""
+    @abstractmethod
+    def _send_jobs(self) -> None:
+        """Sends waiting jobs to workers that have room."""
+
+    @abstractmethod
+    def _receive(self, timeout: float) -> None:
+        """Handles replies, waiting up to ``timeout`` seconds for the first, then sends waiting jobs."""
+
+    # Used by those implementations.
+
+    def _next_job(self) -> tuple[int, ExecutorJob] | None:
+        """Takes the waiting job with the smallest due time; None if there is none."""
         while self._waiting:
             _, ticket = heapq.heappop(self._waiting)
-            if ticket in self._jobs:
+            if ticket in self._jobs:  # else it was discarded
                 return ticket, self._jobs[ticket]
-        return None  # the rest was discarded
+        return None
 
     def _finish(self, ticket: int, result: Any) -> None:
-        self._tries.pop(ticket, None)
+        """Stores a result, or an exception, unless the job was discarded."""
+        self._attempts.pop(ticket, None)
         if self._jobs.pop(ticket, None) is not None:
             del self._due[ticket]
             self._results[ticket] = result
 
-    def _lose(self, tickets: Iterable[int], started: bool, cause: str) -> None:
-        """A worker died: its jobs start again, with the same result. ``started``: it had come up before."""
+    def _requeue(self, tickets: Iterable[int], was_ready: bool, cause: str) -> None:
+        """Queues the jobs of a dead worker again: the same job gives the same result on any worker."""
         lost = list(tickets)
-        self._failed_starts = 0 if started else self._failed_starts + 1
-        if self._failed_starts >= TRIES:
-            raise WorkersDie(f"{TRIES} {self._many} in a row ended before their first job ({cause})")
-        self.warn(f"a {self._one} died ({cause}); a new one takes over its {len(lost)} jobs")
+        self._failed_starts = 0 if was_ready else self._failed_starts + 1
+        if self._failed_starts >= MAX_ATTEMPTS:
+            raise RunStopped(f"{MAX_ATTEMPTS} {self._plural} in a row died before their first job ({cause})")
+        self.warn(f"a {self._singular} died ({cause}); a new one repeats its {len(lost)} jobs")
         for ticket in lost:
-            self._tries[ticket] = self._tries.get(ticket, 0) + 1
-            if self._tries[ticket] >= TRIES:
-                raise WorkersDie(f"a job was lost with {TRIES} {self._many} (the last: {cause})")
+            self._attempts[ticket] = self._attempts.get(ticket, 0) + 1
+            if self._attempts[ticket] >= MAX_ATTEMPTS:
+                raise RunStopped(f"{MAX_ATTEMPTS} {self._plural} died running the same job (last cause: {cause})")
             if ticket in self._jobs:
                 heapq.heappush(self._waiting, (self._due[ticket], ticket))

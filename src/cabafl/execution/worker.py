@@ -1,7 +1,7 @@
-"""A worker process: builds the task once, then carries out jobs until its connection closes.
+"""A worker process: builds the task once, then runs jobs until its connection closes. `pool.py` is the other end.
 
-Started as ``python -m cabafl.execution.worker DESCRIPTOR``: no fork (torch's threads and GPUs would not survive it) and
-no second import of the caller's main module.
+Started as ``python -m cabafl.execution.worker DESCRIPTOR PARENT``. Not forked: torch's threads and GPU contexts do not
+survive a fork. Not started by multiprocessing either, which would import the caller's main module again.
 """
 
 import contextlib
@@ -16,28 +16,26 @@ from cabafl.processes.lifeline import die_with_parent
 
 
 def serve(connection: Connection) -> None:
-    """Receives the task, then jobs; each is answered with its ticket and result, weights through the arena."""
-    import numpy as np
+    """Receives the task, then jobs. Replies (ticket, result); trained weights go back in the job's buffer."""
+    import numpy as np  # here, because `main` must set up signals before these slow imports
     import torch
 
     from cabafl.execution.arena import Arena
-    from cabafl.execution.base import TrainJob
-    from cabafl.execution.inline import carry_out
-    from cabafl.execution.sharing import build_task
+    from cabafl.execution.base import TrainJob, run_job
+    from cabafl.execution.task_arrays import build_task
 
     torch.set_num_threads(1)
-    path, spec, processor, data, places, exchange = connection.recv()
+    path, spec, processor, data, regions, weights = connection.recv()
     sys.path[:] = path
-    arena = Arena(*data)
-    shared = Arena(*exchange)
-    task = build_task(spec, processor, {name: arena.array(place) for name, place in places.items()})
+    arena, buffers = Arena(*data), Arena(*weights)
+    task = build_task(spec, processor, {name: arena.array(region) for name, region in regions.items()})
     connection.send(("ready", None))
     while True:
-        ticket, job, place = connection.recv()
-        buffer = shared.array(place)
+        ticket, job, region = connection.recv()
+        buffer = buffers.array(region)
         job = job._replace(weights=buffer)
         try:
-            result: Any = carry_out(task, job)
+            result: Any = run_job(task, job)
         except Exception:
             connection.send((ticket, RuntimeError(traceback.format_exc())))
             continue
@@ -48,8 +46,8 @@ def serve(connection: Connection) -> None:
 
 
 def main() -> None:
-    """Entry point of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which then closes the connection
+    """Entry point; ends when the connection closes, or at once when the parent dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and then closes the connection
     die_with_parent(int(sys.argv[2]))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         serve(Connection(int(sys.argv[1])))

@@ -1,10 +1,10 @@
-"""Who the devices are."""
+"""The simulated devices: speeds, links, energy and faults."""
 
-from cabafl.fleet.devices import CONFIGS, TIERS, Fleet, Speeds, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.fleet.devices import Fleet, Speeds, config_counts, gaussian_fleet, tiered_fleet
 from cabafl.fleet.faults import FINE, Absence, Fate, Faults, read_trace
+from cabafl.tiers import TIERS
 
 __all__ = [
-    "CONFIGS",
     "FINE",
     "TIERS",
     "Absence",

@@ -1,4 +1,4 @@
-"""The simulated devices: how long a job takes on each of them and what it costs in energy."""
+"""The simulated devices: how long a job takes on each one and how much energy it costs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,41 +7,27 @@ import numpy as np
 import numpy.typing as npt
 
 from cabafl.rng import rng
+from cabafl.tiers import CONFIGS, TIERS
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-# Mean and deviation, in seconds, of one whole job (training and transfer together).
-TIERS: dict[str, tuple[float, float]] = {
-    "excellent": (10.0, 1.0),
-    "high": (15.0, 2.0),
-    "medium": (20.0, 2.0),
-    "low": (30.0, 3.0),
-    "critical": (50.0, 5.0),
-}
-# Devices per tier, of 100, in the paper's four compositions.
-CONFIGS: dict[str, tuple[int, int, int, int, int]] = {
-    "config1": (40, 30, 10, 10, 10),
-    "config2": (10, 10, 10, 30, 40),
-    "config3": (10, 20, 40, 20, 10),
-    "config4": (20, 20, 20, 20, 20),
-}
-SHORTEST_JOB = 1.0  # seconds of computing, however few samples a device has
+SHORTEST_JOB = 1.0  # seconds: a lower bound, even for a device with one sample
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """One entry per device in every array; times in virtual seconds."""
+    """Every array has one entry per device; times are virtual seconds."""
 
-    sizes: Ints
+    sizes: Ints  # training samples
     compute_seconds: Floats  # of one job with the experiment's number of epochs
     link_seconds: Floats  # model to the device and back
-    latency: float  # waiting that costs no energy
-    answer_seconds: Floats  # forward passes of a feature collection
+    latency: float  # waiting time per job; costs no energy
+    answer_seconds: Floats  # computing time of one feature collection (forward passes)
     compute_watts: Floats
     radio_watts: Floats
     tier: tuple[str, ...] = ()
-    _seconds: "memoryview[float]" = field(init=False, repr=False, compare=False)  # of a usual job, for the hot path
+    # Of a full job, precomputed: `job` is called for every event, and this halves its time (3 % of an event).
+    _seconds: "memoryview[float]" = field(init=False, repr=False, compare=False)
     _joules: "memoryview[float]" = field(init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -53,7 +39,7 @@ class Fleet:
         object.__setattr__(self, "_joules", (compute * self.compute_watts + link * self.radio_watts).data)
 
     def job(self, device: int, work: float = 1.0) -> tuple[float, float]:
-        """Seconds from dispatch to upload and joules of one job; ``work`` is its share of the usual computing."""
+        """Seconds from dispatch to upload, and joules, of one job; ``work`` scales its computing time."""
         if work == 1.0:
             return self._seconds[device], self._joules[device]
         compute, link = self.compute_seconds.item(device) * work, self.link_seconds.item(device)
@@ -61,11 +47,11 @@ class Fleet:
         return compute + link + self.latency, joules
 
     def collection_seconds(self) -> Floats:
-        """From the start of a feature collection to each device's answer."""
+        """Seconds from the start of a feature collection to each device's answer."""
         return self.answer_seconds + self.link_seconds + self.latency
 
     def collection_joules(self, devices: Ints) -> float:
-        """Energy some devices spend on a feature collection."""
+        """Joules that ``devices`` spend together on a feature collection."""
         joules = self.answer_seconds * self.compute_watts
         joules += self.link_seconds * self.radio_watts
         return float((joules if len(devices) == len(joules) else joules[devices]).sum())
@@ -73,7 +59,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Speeds:
-    """Seconds a device needs per sample: a Gaussian, cut off below ``floor``."""
+    """Distribution of the seconds per sample: Gaussian, clipped from below at ``floor``."""
 
     mean: float = 0.03
     deviation: float = 0.01
@@ -90,7 +76,7 @@ def gaussian_fleet(
     compute_watts: float = 15.0,
     radio_watts: float = 2.0,
 ) -> Fleet:
-    """Seconds per sample drawn once per device; the number of epochs does not enter, as in the paper."""
+    """Draws each device's seconds per sample once. As in the paper, job times do not depend on the number of epochs."""
     speeds = speeds or Speeds()
     per_sample = np.maximum(rng(seed, "speed").normal(speeds.mean, speeds.deviation, len(sizes)), speeds.floor)
     seconds = per_sample * sizes.astype(np.float64)
@@ -115,11 +101,14 @@ def tiered_fleet(
     compute_watts: Mapping[str, float],
     radio_watts: Mapping[str, float],
 ) -> Fleet:
-    """Quality tiers dealt to the devices at random. A tier's time is that of a whole job: no link time is added, but
-    ``link_seconds`` of it are spent on the link, which decides how much of the energy is the radio's."""
+    """Assigns quality tiers to the devices at random.
+
+    A tier's time is that of a whole job. ``link_seconds`` of it count as transfer, which sets the radio's share of the
+    energy; no link time is added.
+    """
     names = [name for name in TIERS for _ in range(counts.get(name, 0))]
     if len(names) != len(sizes):
-        raise ValueError(f"fleet.tiers: the counts add up to {len(names)}, not to the {len(sizes)} devices")
+        raise ValueError(f"fleet.tiers: the counts add up to {len(names)}; accepted: {len(sizes)} (data.devices)")
     order = rng(seed, "tiers").permutation(len(names))
     tier = tuple(names[i] for i in order)
     mean, deviation = np.array([TIERS[name] for name in tier]).T
@@ -138,7 +127,7 @@ def tiered_fleet(
 
 
 def config_counts(config: str, devices: int) -> dict[str, int]:
-    """A composition of the paper, given for 100 devices, scaled to any number (largest remainders first)."""
+    """Devices per tier: a composition of the paper scaled from 100 to ``devices`` by largest remainders."""
     exact = np.array(CONFIGS[config]) * devices / 100
     counts = np.floor(exact).astype(int)
     missing = devices - int(counts.sum())

@@ -1,4 +1,4 @@
-"""What goes wrong on simulated devices. Every draw is a function of (seed, job) or (seed, device, number)."""
+"""Faults of simulated devices. Every draw is a function of (seed, job) or (seed, device, absence number)."""
 
 import csv
 import math
@@ -11,22 +11,22 @@ from typing import NamedTuple
 from cabafl.errors import UserError
 from cabafl.rng import Stream, seed64
 
-_DRAWS = 8  # numbers reserved per job
+_DRAWS = 8  # random numbers reserved per job; 5 are used
 
 
 class Fate(NamedTuple):
-    """How one job goes: when it crashes (share of its time), how its time stretches, what its upload is worth."""
+    """The faults of one job."""
 
-    crash_at: float | None = None
-    stretch: float = 1.0
-    corrupt: str | None = None  # nan | shape
+    crash_at: float | None = None  # as a fraction of the job's time
+    stretch: float = 1.0  # factor on the job's time
+    corrupt: str | None = None  # how the upload is corrupted: nan | shape
 
 
 FINE = Fate()
 
 
 class Absence(NamedTuple):
-    """A device is away from ``leave`` to ``back``."""
+    """A device is away from ``leave`` to ``back``, in virtual seconds."""
 
     leave: float
     back: float
@@ -37,7 +37,7 @@ Trace = Mapping[int, list[Absence]]  # by device, in time order
 
 @dataclass(frozen=True)
 class Faults:
-    """Probabilities per job, and when devices are away."""
+    """Fault probabilities per job, and the times at which devices are away."""
 
     seed: int = 0
     loss: float = 0.0
@@ -49,27 +49,27 @@ class Faults:
     trace: Trace = field(default_factory=dict)
 
     def fate(self, job: int) -> Fate:
-        """What happens to a job; the same in every repetition."""
+        """The faults of job number ``job``: always the same for the same seed."""
         if not (self.loss or self.corrupt or self.slowdown):
             return FINE
         draws = Stream(self._fault_key, job * _DRAWS)
         lost, slow, bad, when, how = (draws.uniform() for _ in range(5))
         return Fate(
             crash_at=when if lost < self.loss else None,
-            # The device slows down in the middle: half the job at the usual speed, half of it slower.
+            # The device slows down halfway: half of the job at normal speed, half of it slower.
             stretch=0.5 + 0.5 * self.slowdown_factor if slow < self.slowdown else 1.0,
             corrupt=("nan" if how < 0.5 else "shape") if bad < self.corrupt else None,
         )
 
     @property
     def devices_leave(self) -> bool:
-        """Whether any device is ever away."""
+        """Whether devices can be away at all."""
         return bool(self.trace) or (self.present_seconds is not None and self.absent_seconds is not None)
 
     def absence(self, device: int, number: int, since: float) -> Absence | None:
-        """A device's absence of that number, the one before having ended at ``since``; None when there is none left.
+        """Absence ``number`` of a device, whose previous one ended at ``since``; None if there are no more.
 
-        From the trace, or with exponentially distributed times.
+        Taken from the trace if there is one; otherwise times are exponentially distributed.
         """
         if self.trace:
             own = self.trace.get(device, ())
@@ -90,7 +90,7 @@ class Faults:
 
 
 def read_trace(path: Path, devices: int) -> Trace:
-    """A CSV file with the columns device, leave, back (seconds): one row per absence, in time order per device."""
+    """Reads absences from a CSV file with the columns device, leave, back (seconds), in time order per device."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
@@ -102,9 +102,9 @@ def read_trace(path: Path, devices: int) -> Trace:
         try:
             device, absence = int(row["device"]), Absence(float(row["leave"]), float(row["back"]))
         except (KeyError, TypeError, ValueError):
-            raise UserError(f"{where}: accepted are rows device,leave,back of numbers") from None
+            raise UserError(f"{where}: accepted: rows device,leave,back with numbers") from None
         own = trace.setdefault(device, [])
         if not (0 <= device < devices and (own[-1].back if own else 0.0) <= absence.leave < absence.back):
-            raise UserError(f"{where}: accepted are devices 0 to {devices - 1}, absences in time order, leave < back")
+            raise UserError(f"{where}: accepted: devices 0 to {devices - 1}, absences in time order, leave < back")
         own.append(absence)
     return trace

@@ -1,4 +1,4 @@
-"""The networks, found by name; any ``package.module:Class`` of the user's works too."""
+"""Networks by name, or the user's own as ``package.module:Class``."""
 
 from cabafl.models.catalogue import NETWORKS, NetworkInfo
 from cabafl.models.registry import build, default_feature_layer

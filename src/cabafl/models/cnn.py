@@ -1,7 +1,7 @@
 """The two small convolutional networks of the paper.
 
-Pooling stands before ReLU: the maximum of the rectified values is the rectified maximum, with the same gradient, and
-ReLU then works on a quarter of the numbers.
+Pooling comes before ReLU. The two commute (same output, same gradient), and ReLU then processes a quarter of the
+values.
 """
 
 from collections import OrderedDict
@@ -14,7 +14,7 @@ def _after_two_convolutions(side: int) -> int:
 
 
 def cifar_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two 5x5 convolutions (6, 16) and 120-84 units; feature: the 400 numbers after the second pooling."""
+    """Two 5x5 convolutions (6, 16 channels), then 120-84 units. Feature: ``flatten``, 400 values for 32x32 images."""
     channels, height, width = input_shape
     flat = 16 * _after_two_convolutions(height) * _after_two_convolutions(width)
     return nn.Sequential(
@@ -36,7 +36,7 @@ def cifar_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def digit_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """For 28x28 pictures: two 5x5 convolutions (16, 32) and 256 units; feature: those 256 after ReLU."""
+    """For 28x28 images: two 5x5 convolutions (16, 32 channels), then 256 units. Feature: ``relu3``, 256 values."""
     channels, height, width = input_shape
     flat = 32 * _after_two_convolutions(height) * _after_two_convolutions(width)
     return nn.Sequential(

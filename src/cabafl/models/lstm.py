@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 
 class CharLSTM(nn.Module):
-    """Embedding of 8, two LSTM layers of 256, dropout before the output; feature: the last hidden state."""
+    """Embedding 8, two LSTM layers of 256, dropout before the output. Feature: ``lstm``, the last hidden state."""
 
     def __init__(self, symbols: int) -> None:
         super().__init__()
@@ -14,7 +14,7 @@ class CharLSTM(nn.Module):
         self.out = nn.Linear(256, symbols)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the symbol that follows each window."""
+        """Scores (batch, symbols) of the symbol after each window; ``x`` is int64 (batch, window)."""
         sequence, _ = self.lstm(self.embedding(x))
         scores: Tensor = self.out(self.dropout(sequence[:, -1]))
         return scores

@@ -1,4 +1,4 @@
-"""For vectors and tables."""
+"""A multilayer perceptron for vectors, windows and images."""
 
 import math
 from collections import OrderedDict
@@ -7,7 +7,7 @@ from torch import nn
 
 
 def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two hidden layers of 200 with ReLU; feature: the second one."""
+    """Flattens the input; two hidden layers of 200 with ReLU. Feature: ``relu2``, the second hidden layer."""
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),

@@ -1,4 +1,4 @@
-"""Builds a network for the data at hand."""
+"""Builds networks by name, for a given data kind, input shape and number of classes."""
 
 import importlib
 import inspect
@@ -15,13 +15,13 @@ from cabafl.models.resnet import ResNet18
 from cabafl.models.vgg import vgg16
 from cabafl.validation import unknown
 
-_SMALLEST_CNN_SIDE = 16  # below, nothing is left after two convolutions and poolings
+_SMALLEST_CNN_SIDE = 16  # pixels; smaller images shrink to nothing in two convolutions and poolings
 
 
 def build(name: str, kind: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A freshly initialised network; the caller seeds torch around this call."""
+    """A network with random initial weights from torch's global generator, which the caller seeds."""
     if ":" in name:
-        return _users_own(name, input_shape, classes)
+        return _custom(name, input_shape, classes)
     if name not in NETWORKS:
         raise unknown("model.name", name, [*NETWORKS, "package.module:Class"])
     _check_kind(name, kind)
@@ -35,7 +35,7 @@ def build(name: str, kind: str, input_shape: tuple[int, ...], classes: int) -> n
 
 
 def default_feature_layer(name: str, model: nn.Module) -> str | None:
-    """The layer whose output is the feature when the user names none."""
+    """The feature layer if ``model.feature_layer`` is not set; None if a custom network declares none."""
     if ":" in name:
         layer = getattr(model, "feature_layer", None)
         return layer if isinstance(layer, str) else None
@@ -45,19 +45,21 @@ def default_feature_layer(name: str, model: nn.Module) -> str | None:
 
 
 def _check_kind(name: str, kind: str) -> None:
-    takes = NETWORKS[name].takes
-    if takes == kind or (takes == "any numbers" and kind != "text"):
-        return
-    fitting = [
-        n for n, network in NETWORKS.items() if network.takes in (kind, "any numbers" if kind != "text" else kind)
-    ]
-    raise UserError(f"model.name = {name!r}: does not take {kind} data (data.dataset); accepted: {', '.join(fitting)}")
+    accepted = [n for n, network in NETWORKS.items() if _takes(network.takes, kind)]
+    if name not in accepted:
+        raise UserError(
+            f"model.name = {name!r}: does not take {kind} data (data.dataset); accepted: {', '.join(accepted)}"
+        )
+
+
+def _takes(takes: str, kind: str) -> bool:
+    return takes == kind or (takes == "any numbers" and kind != "text")
 
 
 def _cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     side = min(input_shape[1:])
     if side < _SMALLEST_CNN_SIDE:
-        raise UserError(f"model.name = 'cnn': pictures of {input_shape} are too small; accepted: sides from 16, or mlp")
+        raise UserError(f"model.name = 'cnn': images of {input_shape} are too small; accepted: sides from 16, or mlp")
     return (digit_cnn if side <= 28 else cifar_cnn)(input_shape, classes)
 
 
@@ -65,12 +67,14 @@ def _padded(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     channels, height, width = input_shape
     missing = 32 - height
     if height != width or missing < 0 or missing % 2:
-        raise UserError(f"model.name = {name!r}: takes pictures of 32x32 (smaller are padded), not {height}x{width}")
+        raise UserError(
+            f"model.name = {name!r}: images of {height}x{width}; accepted: 32x32, or smaller squares with even sides"
+        )
     return (ResNet18 if name == "resnet18" else vgg16)(channels, classes, missing // 2)
 
 
-def _users_own(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Calls ``Class(input_shape, classes)``, or ``Class()`` when its constructor needs nothing."""
+def _custom(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Calls ``Class(input_shape, classes)``, or ``Class()`` if it does not accept two arguments."""
     module, _, attribute = name.partition(":")
     try:
         factory = getattr(importlib.import_module(module), attribute)
@@ -78,7 +82,7 @@ def _users_own(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Modu
         raise UserError(f"model.name = {name!r}: cannot be imported: {error}") from None
     network = factory(*_arguments(factory, input_shape, classes))
     if not isinstance(network, nn.Module):
-        raise UserError(f"model.name = {name!r}: gives a {type(network).__name__}, not a torch.nn.Module")
+        raise UserError(f"model.name = {name!r}: is a {type(network).__name__}; accepted: a torch.nn.Module")
     return network
 
 

@@ -1,11 +1,11 @@
-"""ResNet-18 with the small-picture stem: 3x3, stride 1, no max pooling."""
+"""ResNet-18 with the stem for small images: 3x3, stride 1, no max pooling."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+    """Two 3x3 convolutions and a shortcut (1x1 convolution where the shape changes)."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -18,13 +18,13 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The rectified sum of both ways."""
+        """ReLU of the sum of both branches."""
         inner = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)), inplace=True)))
         return F.relu(inner + self.shortcut(x), inplace=True)
 
 
 class ResNet18(nn.Module):
-    """Four stages of two blocks; feature: the pooled output of ``block4`` (blocks 1 to 4: 64, 128, 256, 512)."""
+    """Four stages of two blocks (64, 128, 256, 512 channels). Feature: ``block4``, averaged over positions."""
 
     def __init__(self, channels: int, classes: int, padding: int = 0) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class ResNet18(nn.Module):
         self.out = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
+        """Class scores (batch, classes)."""
         x = self.block4(self.block3(self.block2(self.block1(self.stem(self.pad(x))))))
         scores: Tensor = self.out(x.mean(dim=(2, 3)))
         return scores

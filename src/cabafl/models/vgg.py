@@ -1,4 +1,4 @@
-"""VGG-16 with batch norm for 32x32 pictures."""
+"""VGG-16 with batch norm for 32x32 images."""
 
 from collections import OrderedDict
 
@@ -8,7 +8,7 @@ _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 51
 
 
 def vgg16(channels: int, classes: int, padding: int = 0) -> nn.Module:
-    """13 convolutions and the head 512-4096-4096; feature: the 512 numbers after the convolutions."""
+    """13 convolutions and the head 512-4096-4096. Feature: ``flatten``, 512 values after the convolutions."""
     layers: list[nn.Module] = []
     for stage in _STAGES:
         for width in stage:

@@ -1,4 +1,4 @@
-"""Pickles from strangers cannot do anything but deliver arrays and plain containers."""
+"""Untrusted pickles yield arrays and plain containers, or a `UserError`."""
 
 import os
 import pickle
@@ -17,7 +17,7 @@ from cabafl.errors import UserError
 
 
 class Runs:
-    """A pickle that runs a shell command when it is loaded carelessly."""
+    """Pickles to something that runs a shell command when unpickled without protection."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -26,7 +26,7 @@ class Runs:
         return os.system, (self.command,)
 
 
-def test_a_hostile_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
+def test_a_hostile_pickle_is_rejected_and_not_executed(tmp_path: Path) -> None:
     path, trace = tmp_path / "data_batch_1", tmp_path / "trace"
     path.write_bytes(pickle.dumps({b"data": Runs(f"touch {trace}")}))
     with pytest.raises(UserError, match=r"data_batch_1 cannot be used: .*posix\.system") as caught:
@@ -43,7 +43,7 @@ def test_a_hostile_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
         b"cbuiltins\neval\n(S'1'\ntR.",
         b"c_codecs\nencode\n(Vabc\nVrot13\ntR.",
         b"cnumpy\nload\n(S'x'\ntR.",
-        b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo of two thousand million entries
+        b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo index of two billion
         b"\x80\x05\x96\xff\xff\xff\xff\xff\x00\x00\x00.",  # a bytearray of a terabyte
         pickle.dumps([1, 2]),
         pickle.dumps(OrderedDict(a=1)),
@@ -52,7 +52,7 @@ def test_a_hostile_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
         pickle.dumps({"x": np.arange(1000)})[:-30],
     ],
 )
-def test_other_pickles_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_unusable_pickles_are_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "train"
     path.write_bytes(content)
     with pytest.raises(UserError, match="train cannot be used"):
@@ -62,7 +62,7 @@ def test_other_pickles_are_refused(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize("protocol", range(2, 6))
 @pytest.mark.parametrize("dtype", ["u1", "<i8", ">i4", "f4", "?"])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_come_out_as_they_went_in(tmp_path: Path, protocol: int, dtype: str, order: Any) -> None:
+def test_arrays_round_trip(tmp_path: Path, protocol: int, dtype: str, order: Any) -> None:
     array = np.asarray(np.arange(12).reshape(3, 4), dtype=dtype, order=order)
     path = tmp_path / "x"
     content = {"a": array, b"b": [1, "two", (3.0, None)], "c": np.int64(7)}
@@ -74,7 +74,7 @@ def test_arrays_come_out_as_they_went_in(tmp_path: Path, protocol: int, dtype: s
 
 
 @given(st.data())
-def test_a_damaged_pickle_ends_in_an_array_or_a_user_error(
+def test_a_damaged_pickle_gives_a_dictionary_or_a_user_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     content = bytearray(pickle.dumps({"data": np.arange(20, dtype=np.uint8), "labels": [1, 2]}, protocol=2))

@@ -1,4 +1,4 @@
-"""The arrays of a task in memory that several processes share; the rest of it travels as a `TaskSpec`."""
+"""A task in another process: its large arrays are shared, the rest travels as a `TaskSpec`."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def arrays_of(task: Task) -> Arrays:
-    """Samples and partition."""
+    """The samples and the partition of a task."""
     data = task.dataset
     return {
         "train x": data.train.x.numpy(),
@@ -27,12 +27,12 @@ def arrays_of(task: Task) -> Arrays:
 
 
 def build_task(spec: TaskSpec, processor: str, arrays: Arrays) -> Task:
-    """The task a worker computes with."""
+    """Rebuilds a task in a worker, on the shared arrays."""
     return spec.build(spec.dataset(*_splits(arrays)), _partition(arrays), processor)
 
 
-def share(task: Task, arrays: Arrays) -> None:
-    """Lets a task use the shared arrays instead of its own, whose memory is then free."""
+def use_arrays(task: Task, arrays: Arrays) -> None:
+    """Makes a task use the shared arrays, which frees the memory of its own copies."""
     train, test = _splits(arrays)
     task.dataset = task.dataset.with_train(train).with_test(test)
     task.partition = _partition(arrays)

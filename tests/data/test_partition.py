@@ -1,7 +1,6 @@
-"""Partitions: disjoint, complete, reproducible; Dirichlet against a plain loop over the definition."""
+"""Partitions are disjoint, complete and reproducible; Dirichlet equals a plain loop over its definition."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cabafl.data.dataset import Split
-from cabafl.data.partition import KINDS, Partition, make_partition
+from cabafl.data.partition import Partition, make_partition
 from cabafl.errors import UserError
-from cabafl.reporting.partition import class_counts, draw_partition
+from cabafl.names import PARTITIONS
+from cabafl.reporting.partition import class_counts
 from cabafl.rng import rng
 
 
@@ -45,7 +45,7 @@ def check(partition: Partition, samples: NDArray[np.int64]) -> None:
     beta=st.floats(0.3, 10),
     seed=st.integers(0, 2**40),
 )
-def test_all_samples_are_dealt_once_and_the_same_way_again(
+def test_every_sample_is_assigned_once_and_reproducibly(
     kind: str, n: int, devices: int, beta: float, seed: int
 ) -> None:
     train = split_of(n)
@@ -58,10 +58,10 @@ def test_all_samples_are_dealt_once_and_the_same_way_again(
 
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "shards", "coarse-balanced"])
-def test_another_seed_deals_otherwise(kind: str) -> None:
+def test_another_seed_gives_another_partition(kind: str) -> None:
     train = split_of(700)
-    dealt = {make(kind, train, 12, seed).indices.tobytes() for seed in range(10)}
-    assert len(dealt) == 10
+    partitions = {make(kind, train, 12, seed).indices.tobytes() for seed in range(10)}
+    assert len(partitions) == 10
 
 
 @settings(deadline=None, max_examples=40)
@@ -142,12 +142,12 @@ def test_dirichlet_gives_up_with_all_settings_in_the_error() -> None:
         make("dirichlet", split_of(4000, 10), 100, beta=0.1, min_samples=10)
 
 
-def test_dirichlet_that_cannot_exist_is_refused_at_once() -> None:
+def test_an_impossible_dirichlet_split_is_rejected_at_once() -> None:
     with pytest.raises(UserError, match=r"data\.devices = 100, .* needs 1000 training samples, there are 999"):
         make("dirichlet", split_of(999), 100, min_samples=10)
 
 
-def test_tiny_beta_ends_in_an_error_not_in_nan() -> None:
+def test_a_tiny_beta_gives_an_error_not_nan() -> None:
     with pytest.raises(UserError, match="redraws"):
         make("dirichlet", split_of(500, 10), 20, beta=1e-4, min_samples=5)
 
@@ -178,8 +178,8 @@ def test_coarse_balanced_is_even_over_coarse_and_uneven_over_fine_classes(beta: 
 
 def test_default_is_100_devices_or_every_user() -> None:
     train = split_of(3000, users=33)
-    lengths = {kind: len(make(kind, train, None)) for kind in KINDS}
-    assert lengths == dict.fromkeys(KINDS, 100) | {"natural": 33}
+    lengths = {kind: len(make(kind, train, None)) for kind in PARTITIONS}
+    assert lengths == dict.fromkeys(PARTITIONS, 100) | {"natural": 33}
 
 
 @pytest.mark.parametrize("kind", ["iid", "shards"])
@@ -196,12 +196,12 @@ def test_a_million_devices(kind: str) -> None:
     [
         ("irichlet", 5, {}, "did you mean 'dirichlet'"),
         ("iid", 0, {}, "data.devices = 0"),
-        ("iid", 51, {}, "data.devices = 51 needs 51 training samples, there are 50"),
+        ("iid", 51, {}, "data.devices = 51: needs 51 training samples, there are 50"),
         ("dirichlet", 5, {"beta": 0.0}, "data.beta = 0.0"),
         ("dirichlet", 5, {"beta": float("nan")}, "data.beta = nan"),
         ("shards", 5, {"shards": 0}, "data.shards = 0"),
         ("shards", 26, {}, "needs 52 training samples"),
-        ("natural", None, {}, "no users; possible: iid, dirichlet, shards$"),
+        ("natural", None, {}, "no users; accepted: iid, dirichlet, shards$"),
         ("coarse-balanced", 5, {}, "one label level"),
     ],
 )
@@ -216,17 +216,3 @@ def test_device_numbers_are_checked() -> None:
     for k in (-1, 5):
         with pytest.raises(IndexError):
             partition.device(k)
-
-
-@pytest.mark.parametrize(("devices", "classes"), [(10, 10), (539, 62), (3000, 10)])
-def test_the_picture_is_drawn(tmp_path: Path, devices: int, classes: int) -> None:
-    train = split_of(20000, fine_classes=classes)
-    path = tmp_path / "partition.png"
-    draw_partition(make("iid", train, devices), train.y, classes, "iid", path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_picture_that_cannot_be_written(tmp_path: Path) -> None:
-    train = split_of(100)
-    with pytest.raises(UserError, match="cannot be written"):
-        draw_partition(make("iid", train, 5), train.y, 20, "iid", tmp_path / "no" / "folder.png")
