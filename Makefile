@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-deploy lint clean
+.PHONY: demo test test-deploy lint docs clean
 
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -12,6 +12,10 @@ $(VENV)/.run: pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	touch $@
 
 demo: $(VENV)/.run
@@ -29,5 +33,8 @@ test: lint
 test-deploy: $(VENV)/.dev
 	$(BIN)/python -m pytest -m deploy
 
+docs: $(VENV)/.docs
+	$(BIN)/python tools/build_site.py
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site .cache .mypy_cache .ruff_cache .pytest_cache
