@@ -8,7 +8,7 @@ import pytest
 from cabafl.assembly import assemble
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
-from cabafl.execution.sharing import arrays_of, build_task
+from cabafl.execution.task_arrays import arrays_of, build_task
 from cabafl.learning.spec import TaskSpec
 from cabafl.methods.base import Objective
 
