@@ -1,4 +1,4 @@
-"""The measurements run with tiny sizes and give what they promise; how fast they are is nobody's business here."""
+"""The benchmarks run with tiny sizes and report what they should; speed is not tested here."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from cabafl.bench.flute import Flute
 from cabafl.bench.report import BenchSection, BenchTable, Check, machine, write
 from cabafl.bench.startup import FirstDispatch
 from cabafl.bench.timing import Spread, in_turns, ratio
-from cabafl.bench.workload import pictures
+from cabafl.bench.workload import images
 from cabafl.methods.cabafl import CaBaFL
 
 TINY = simulator.Size(jobs=4, devices=6, samples=10, epochs=1, batch=5, slots=2)
@@ -36,7 +36,7 @@ def test_spread_is_the_median_with_the_extremes() -> None:
     assert Spread.of([3.0, 1.0, 10.0]).text(1) == "3.0 (1.0 to 10.0)"
 
 
-def test_a_check_is_met_on_its_good_side_only() -> None:
+def test_a_check_compares_with_a_minimum_or_a_maximum() -> None:
     assert Check("speed", 1.0, 0.97).met
     assert not Check("speed", 0.9, 0.97).met
     assert Check("cost", 2.0, 3.0, above=False).met
@@ -57,9 +57,9 @@ def test_report_files_hold_all_sections(tmp_path: Path) -> None:
     assert "* a note" in text
 
 
-@pytest.mark.parametrize("make", [bare.newcomer_cnn, bare.tuned_cnn])
+@pytest.mark.parametrize("make", [bare.usual_cnn, bare.tuned_cnn])
 def test_bare_loops_do_the_steps_they_are_asked_for(make: Any) -> None:
-    data = pictures(20)
+    data = images(20)
     clients = [(data.inputs(data.train.x[:10]), data.train.y[:10]), (data.inputs(data.train.x[10:]), data.train.y[10:])]
     assert bare.train(make(), clients, jobs=3, epochs=2, batch=4) == 3 * 2 * 3
 
@@ -110,6 +110,12 @@ def test_flute_row_on_cabafl_beside_a_missing_and_a_broken_toolkit() -> None:
 def test_start_up_is_measured_at_the_hook_cabafl_dispatches_through() -> None:
     assert FirstDispatch._dispatch_waiting is not CaBaFL._dispatch_waiting
     assert FirstDispatch.on_features is CaBaFL.on_features
+
+
+def test_other_toolkits_need_a_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(toolkits, "REPOSITORY", tmp_path)
+    with pytest.raises(RuntimeError, match="clone of the repository"):
+        toolkits.measure_one(next(t for t in toolkits.TOOLKITS if t.in_clone), Flute(rounds=2, clients=20))
 
 
 @pytest.mark.parametrize("toolkit", [t for t in toolkits.TOOLKITS if t.needs], ids=lambda toolkit: toolkit.label)

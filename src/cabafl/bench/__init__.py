@@ -1,3 +1,3 @@
-"""Measurements: ratios and times taken side by side in one run."""
+"""Benchmarks: everything that is compared is measured in turns in the same run."""
 
 SECTIONS = ("simulator", "engine", "selection", "memory", "toolkits")

@@ -1,4 +1,4 @@
-"""How long one aggregation takes: the weighted mean of K flat models."""
+"""Time of one aggregation: the weighted mean of K flat models."""
 
 from cabafl.bench.report import BenchTable
 from cabafl.bench.timing import Spread, seconds
@@ -7,7 +7,7 @@ from cabafl.rng import rng
 
 
 def measure(entries: int, models: int, repetitions: int) -> Spread:
-    """Seconds of one mean of ``models`` models of ``entries`` numbers."""
+    """Seconds to average ``models`` models of ``entries`` numbers, after one warm-up."""
     draw = rng(1, "bench aggregation", entries, models)
     stored = [draw.random(entries, dtype="f4") for _ in range(models)]
     weights = draw.random(models).tolist()
@@ -15,7 +15,7 @@ def measure(entries: int, models: int, repetitions: int) -> Spread:
 
 
 def table(sizes: list[tuple[int, int]], repetitions: int) -> tuple[BenchTable, list[dict[str, object]]]:
-    """One row per (entries, models), with the speed at which models are read."""
+    """One row per (entries, models), with the rate at which model data are read."""
     rows, figures = [], []
     for entries, models in sizes:
         time = measure(entries, models, repetitions)

@@ -1,4 +1,4 @@
-"""Training loops without any toolkit, for comparison."""
+"""Bare torch training loops, the baseline of the simulator benchmark."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from cabafl.models.cnn import cifar_cnn
 Client = tuple[Tensor, Tensor]
 
 
-def newcomer_cnn() -> nn.Module:
-    """The paper's CNN for 3x32x32 pictures as it is usually written: ReLU, then pooling."""
+def usual_cnn() -> nn.Module:
+    """The paper's CNN for 3x32x32 images as it is usually written: ReLU, then pooling."""
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(3, 6, 5),
@@ -39,7 +39,7 @@ def tuned_cnn() -> nn.Module:
 
 
 def train(network: nn.Module, clients: Sequence[Client], jobs: int, epochs: int, batch: int) -> int:
-    """``jobs`` local trainings, each from the same weights with a new optimiser; returns the steps done."""
+    """Runs ``jobs`` local trainings from the same weights, each with a new optimiser; returns the number of steps."""
     start = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     steps = 0
     network.train()

@@ -1,6 +1,6 @@
-"""What a dispatch to a real device costs beyond the training: Flower as it comes, and with a resident device.
+"""Overhead of a dispatch to a real device: Flower's default against cabafl's device processes, which stay in memory.
 
-``python -m cabafl.bench.deploy ADDRESS`` is such a device, and so is ``... FOLDER``, with key and certificate.
+``python -m cabafl.bench.deploy ADDRESS`` runs such a device without TLS; ``... FOLDER`` with its key and certificate.
 """
 
 import json
@@ -33,9 +33,9 @@ from cabafl.methods.base import PLAIN
 from cabafl.processes.children import LOOPBACK, Children, free_ports
 
 SIZES = (1_000_000, 45_000_000)  # bytes of a model
-POLL = 0.1
+POLL = 0.1  # seconds
 TIME_LIMIT = 600.0  # seconds for Flower's run
-MESSAGE = 100_000  # bytes of a reply beside its numbers
+MESSAGE = 100_000  # upper bound on the bytes of a reply besides its weights
 DEFAULT, OURS, FLEET = "Flower's default", "cabafl, bare", "cabafl, as deployed"
 
 _APP = """
@@ -55,9 +55,9 @@ times = {times}
 
 
 def superlink_command(port: int, database: Path | None = None, own_server: bool = True) -> list[str]:
-    """A SuperLink on loopback for measurements and tests: no TLS, every device is admitted.
+    """Command of a SuperLink on loopback for benchmarks and tests: no TLS, every device is admitted.
 
-    With a database it survives a restart; without ``own_server`` it starts server apps itself.
+    With ``database`` its messages survive a restart. With ``own_server`` = False it starts server apps itself.
     """
     words = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
     words += ["--disable-runtime-dependency-installation"]
@@ -73,7 +73,7 @@ def _exchange(grid: FleetGrid, message: Message) -> Message:
 
 
 def ours(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
-    """This process drives the SuperLink, the devices stay in memory: nothing that protects or survives."""
+    """Seconds per dispatch of cabafl without TLS, keys and database."""
     [port] = free_ports(1)
     link = Link(f"127.0.0.1:{port}", insecure=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -86,7 +86,7 @@ def ours(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
 
 
 def fleet(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
-    """As in the field: TLS, keys, a SuperLink with a database, and the public port where nginx is installed."""
+    """Seconds per dispatch as deployed: TLS, keys, a SuperLink with a database, behind nginx if it is installed."""
     port, superlink_port = free_ports(2)
     settings = FleetSettings(ip=(LOOPBACK,), port=port, superlink_port=superlink_port, listen=LOOPBACK)
     with tempfile.TemporaryDirectory() as scratch:
@@ -118,7 +118,7 @@ def _timed(grid: FleetGrid, sizes: Sequence[int], times: int) -> dict[str, list[
 
 
 def _numbers(message: Message) -> int:
-    """How many weights a message has; a device of a real run knows."""
+    """The number of weights in a message; in a real run the device knows it from its task."""
     records = [record for record in message.content.values() if isinstance(record, ConfigRecord)]
     return sum(len(record["numbers"]) for record in records if isinstance(record["numbers"], bytes)) // 4
 
@@ -129,7 +129,7 @@ def _start_device(children: Children, number: int, where: str, home: Path) -> No
 
 
 def handle(message: Message, context: Context) -> Message:
-    """What `deploy_flower.handle` does, with messages of our own."""
+    """Does the same as `deploy_flower.handle`, with cabafl's messages."""
     job = wire.decode_job(message.content, _numbers(message))
     weights = torch.from_numpy(job.weights)
     time.sleep(SECONDS)
@@ -139,7 +139,7 @@ def handle(message: Message, context: Context) -> Message:
 
 
 def default(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
-    """`flwr run` of a server app and a client app, with SuperNodes as they come."""
+    """Seconds per dispatch of `flwr run` with unmodified SuperNodes."""
     [port] = free_ports(1)
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
@@ -160,7 +160,7 @@ def default(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
             deadline = time.monotonic() + TIME_LIMIT
             while not out.exists():
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"Flower's run did not end within {TIME_LIMIT:.0f} s")
+                    raise RuntimeError(f"Flower's run did not finish within {TIME_LIMIT:.0f} s")
                 time.sleep(0.5)
             taken: dict[str, list[float]] = json.loads(out.read_text())
     return taken
@@ -179,7 +179,7 @@ def _flwr_run(app: Path, home: Path) -> None:
 
 
 def measure(sizes: Sequence[int] = SIZES, times: int = 8) -> BenchSection:
-    """About four minutes on an idle machine, most of it for Flower's default."""
+    """Measures all three set-ups: about four minutes on an idle machine, most of it for Flower's default."""
     taken = {DEFAULT: default(sizes, times), OURS: ours(sizes, times), FLEET: fleet(sizes, times)}
     spreads = {name: {size: Spread.of(values) for size, values in found.items()} for name, found in taken.items()}
     titles = [f"{size / 1e6:g} MB" for size in sizes]
@@ -187,20 +187,20 @@ def measure(sizes: Sequence[int] = SIZES, times: int = 8) -> BenchSection:
     return BenchSection(
         "deploy",
         "Overhead of a dispatch to a real device",
-        [BenchTable("s per dispatch beyond the training", ("set-up", *titles), rows)],
+        [BenchTable("s per dispatch beyond training", ("set-up", *titles), rows)],
         [
-            f"SuperLink and {DEVICES} devices on loopback, one dispatch at a time, each device in turn; {times} "
-            "dispatches after one that warms up; median (lowest to highest).",
-            f"The handler imports torch and sleeps {SECONDS} s; weights are random, there and back.",
+            f"SuperLink and {DEVICES} devices on loopback, one dispatch at a time, devices in turn; {times} dispatches "
+            "after a warm-up; median (lowest to highest).",
+            f"The handler imports torch and sleeps {SECONDS} s; random weights both ways.",
             "Flower's default: `flwr run`, `flower-supernode`, `Grid.send_and_receive`, one array; no TLS. "
-            f"cabafl: devices stay in memory, bytes in one record, the server asks for replies every {POLL} s; the "
-            "first without TLS, keys and database, the second with all of them"
+            f"cabafl: devices stay in memory, bytes in one record, the server polls every {POLL} s; bare: without TLS, "
+            "keys and database; as deployed: with all of them"
             + (" and behind nginx." if has_proxy() else "; nginx is not installed here."),
         ],
         {name: {size: spread.figures() for size, spread in found.items()} for name, found in spreads.items()},
         [
             Check(
-                f"{name}: s beyond the training, {titles[0]} model",
+                f"{name}: s beyond training, {titles[0]} model",
                 spreads[name][str(sizes[0])].median,
                 1.0,
                 above=False,
@@ -211,7 +211,7 @@ def measure(sizes: Sequence[int] = SIZES, times: int = 8) -> BenchSection:
 
 
 def _main(where: str) -> None:
-    """A device: at an address without protection, or as its folder says."""
+    """Runs a device: without TLS at an address, or as configured in its folder."""
     if not Path(where).is_dir():
         serve(Link(where, insecure=True), handle)
         return

@@ -1,6 +1,6 @@
-"""A plain Flower app, copied by `bench.deploy` to where `flwr run` takes it from: it needs nothing of cabafl.
+"""A plain Flower app that does not import cabafl: `bench.deploy` copies it into the folder that `flwr run` gets.
 
-The client sleeps instead of training; the server times its answers. Both set-ups that are compared use them.
+The client sleeps instead of training; the server times the replies. All set-ups in the comparison use `timed`.
 """
 
 import json
@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 DEVICES = 2
-SECONDS = 0.5  # of "training"
+SECONDS = 0.5  # duration of the simulated training
 
 client = ClientApp()
 server = ServerApp()
@@ -24,7 +24,7 @@ server = ServerApp()
 
 @client.train()
 def handle(message: Message, context: Context) -> Message:
-    """Sleeps and sends other weights back."""
+    """Sleeps, then replies with the weights plus 1."""
     weights = torch.from_numpy(_vector(message))
     time.sleep(SECONDS)
     return Message(content=_record((weights + 1).numpy()), reply_to=message)
@@ -32,7 +32,7 @@ def handle(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Flower's own way to send a message and wait for its reply."""
+    """Times messages sent with `Grid.send_and_receive`, Flower's usual way."""
     config = context.run_config
     sizes = [int(size) for size in str(config["sizes"]).split()]
     taken = timed(grid, lambda message: next(iter(grid.send_and_receive([message]))), sizes, int(config["times"]))
@@ -49,9 +49,9 @@ def timed(
     pack: Callable[[Any], RecordDict] | None = None,
     unpack: Callable[[Message], Any] | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds of each dispatch beyond the training, by model size in bytes; the first of a size is not counted.
+    """Seconds of each dispatch beyond training, by model size in bytes; the first of each size is a warm-up.
 
-    ``pack`` and ``unpack`` put weights into messages and take them out; default: one of Flower's arrays.
+    ``pack`` and ``unpack`` convert between weights and message content; default: one Flower array.
     """
     pack, unpack = pack or _record, unpack or _vector
     while len(nodes := list(grid.get_node_ids())) < DEVICES:
@@ -61,13 +61,13 @@ def timed(
     for size in sizes:
         found = []
         for turn in range(times + 1):
-            weights = random.standard_normal(size // 4, dtype=np.float32)  # never the same bytes twice
+            weights = random.standard_normal(size // 4, dtype=np.float32)  # different bytes every time
             started = time.perf_counter()
             node = nodes[turn % DEVICES]
             reply = exchange(Message(pack(weights), dst_node_id=node, message_type="train", ttl=300.0))
             received = unpack(reply)
             found.append(time.perf_counter() - started - SECONDS)
-            assert np.array_equal(received, weights + 1), "the device's answer to this very message"
+            assert np.array_equal(received, weights + 1), "the reply must belong to this message"
         taken[str(size)] = found[1:]
     return taken
 

@@ -1,4 +1,4 @@
-"""The engine alone: how many events per second it handles when training costs nothing."""
+"""The engine alone: events per second when training costs nothing."""
 
 import tempfile
 import time
@@ -22,12 +22,12 @@ from cabafl.methods.base import Job, LossReason, Method, Server, Upload
 from cabafl.recording.folder import RunFolder
 from cabafl.rng import rng
 
-WEIGHTS = 10  # entries of the model: the checks of uploads and the counting of bytes are not the subject here
+WEIGHTS = 10  # numbers per model: so small that checking uploads costs next to nothing
 NEVER = 1 << 60
 
 
 def no_training(features: list[range] | None = None, width: int = 0, copy: bool = False) -> LazyExecutor:
-    """An executor that gives every model back as it came, or a copy as real training would, and features of noise."""
+    """An executor that returns every model unchanged (``copy``: as a new array, like training), and random features."""
 
     def work(job: ExecutorJob) -> Any:
         if isinstance(job, TrainJob):
@@ -40,11 +40,11 @@ def no_training(features: list[range] | None = None, width: int = 0, copy: bool 
 
 
 class UniformRefill(Method):
-    """Sends a model to a random idle device for every one that comes back, as FedAsync does; merges nothing."""
+    """Sends each uploaded model to a random idle device, as FedAsync does, but without merging."""
 
     name = "uniform-refill"
     kind = "asynchronous"
-    paper = "a measuring device"
+    paper = "for benchmarks"
 
     def __init__(self, publishes: bool) -> None:
         self.publishes = publishes
@@ -55,19 +55,19 @@ class UniformRefill(Method):
             server.dispatch(device, server.initial)
 
     def on_upload(self, server: Server, upload: Upload) -> None:
-        """One in, one out."""
+        """Dispatches one model for each upload."""
         if self.publishes:
             server.publish(upload.weights)
         server.dispatch(server.idle.draw(server.random("refill")), upload.weights)
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
-        """Nothing is lost here."""
+        """Never called: there are no faults in this benchmark."""
         raise AssertionError(reason)
 
 
 @dataclass(frozen=True)
 class Load:
-    """One row: a fleet, how many of its devices train at a time, and whether every upload makes a new version."""
+    """One row: fleet size, models in flight, and whether every upload publishes a version."""
 
     devices: int
     slots: int
@@ -75,15 +75,15 @@ class Load:
 
     @property
     def label(self) -> str:
-        """For tables."""
+        """The row's first cell."""
         more = ", a version published per upload" if self.publishes else ""
         return f"{self.devices:,} devices, {self.slots:,} in flight{more}"
 
 
 def event_seconds(load: Load, events: int) -> float:
-    """Wall seconds per event: one upload handled, one job dispatched, both written to ``events.jsonl``.
+    """Wall seconds per event: one upload handled and one job dispatched, both written to ``events.jsonl``.
 
-    The first dispatches, which fill the slots, are not timed.
+    The initial dispatches that fill the slots are not timed.
     """
     sizes = rng(1, "bench sizes").integers(10, 500, load.devices)
     with tempfile.TemporaryDirectory() as scratch:
@@ -100,19 +100,19 @@ def event_seconds(load: Load, events: int) -> float:
         )
         engine = VirtualEngine(setup, gaussian_fleet(sizes, seed=1))
         engine.start()
-        folder.positions()  # what the start wrote is on disk
+        folder.positions()  # flushes what the start has written
         started = time.perf_counter()
         for _ in range(events):
             engine.step()
         elapsed = time.perf_counter() - started
         folder.close()
-    assert engine.ledger.uploads == events, "every step handles one upload"
-    assert engine.ledger.dispatches == load.slots + events, "every upload is followed by one dispatch"
+    assert engine.ledger.uploads == events, "every step must handle one upload"
+    assert engine.ledger.dispatches == load.slots + events, "every upload must be followed by one dispatch"
     return elapsed / events
 
 
 def loads(fleets: tuple[int, ...], slots: int = 100) -> list[Load]:
-    """Each fleet with a fixed number of slots and with a tenth of it in flight; the middle one also with versions."""
+    """Each fleet with ``slots`` and with a tenth of its devices in flight; the middle one also publishing versions."""
     rows = []
     for devices in fleets:
         rows += [Load(devices, count) for count in dict.fromkeys((min(slots, devices // 2), devices // 10))]
@@ -123,7 +123,7 @@ def loads(fleets: tuple[int, ...], slots: int = 100) -> list[Load]:
 def measure(
     events: int = 100_000, repetitions: int = 5, fleets: tuple[int, ...] = (1_000, 100_000, 1_000_000)
 ) -> BenchSection:
-    """Events per second for growing fleets."""
+    """Events per second for growing fleets, and the growth of the cost per event."""
     rows = loads(fleets)
     taken = in_turns({row.label: partial(event_seconds, row, events) for row in rows}, repetitions)
     spreads = {row: Spread.of([1e6 * value for value in taken[row.label]]) for row in rows}
@@ -152,7 +152,7 @@ def _notes(events: int, repetitions: int) -> list[str]:
     return [
         "An event is one upload handled and one job dispatched to a device drawn uniformly from the idle ones, both "
         "logged to events.jsonl through the run folder (written, not synced).",
-        "Not included: training, aggregation, evaluation, start-up and the first dispatches, which fill the slots. "
-        f"Models of {WEIGHTS} numbers. The growth is judged with a tenth of the fleet in flight.",
+        "Not included: training, aggregation, evaluation, start-up and the initial dispatches that fill the slots. "
+        f"Models of {WEIGHTS} numbers. The target for growth applies with a tenth of the fleet in flight.",
         f"{events:,} events per repetition, {repetitions} repetitions in turns; median (lowest to highest).",
     ]

@@ -1,4 +1,7 @@
-"""The workload of `flute` on cabafl; ``python -m cabafl.bench.flute_cabafl ROUNDS CLIENTS WORKERS``."""
+"""The workload of `flute` on cabafl.
+
+`cabafl bench toolkits` runs it as ``python -m cabafl.bench.flute_cabafl ROUNDS CLIENTS WORKERS``.
+"""
 
 import sys
 
@@ -11,7 +14,7 @@ NEVER = "1000000000"
 
 
 def settings(flute: Flute, workers: int) -> list[str]:
-    """The experiment, with one round more than is measured: the first one is a warm-up."""
+    """The experiment, with one extra round as a warm-up."""
     return [
         "model.name=cabafl.bench.flute:LogisticRegression",
         "training.epochs=1",
@@ -28,7 +31,7 @@ def settings(flute: Flute, workers: int) -> list[str]:
 
 
 def measure(flute: Flute, workers: int) -> Measured:
-    """The engine with FedAvg; nothing is recorded or evaluated."""
+    """Runs FedAvg in the engine; nothing is recorded or evaluated."""
     parts = even_parts(vectors(flute.clients * flute.samples), flute.clients, settings(flute, workers))
     with open_executor(parts.experiment) as opened:
         engine = make_engine(parts, opened.for_task(parts.task), lambda event: None)

@@ -1,6 +1,6 @@
-"""Peak memory of the server: CaBaFL without training, a fresh process per measured point.
+"""Peak memory of the server: CaBaFL without training, in a new process per point.
 
-``python -m cabafl.bench.memory DEVICES FEATURES SLOTS WEIGHTS`` is such a process.
+``python -m cabafl.bench.memory DEVICES FEATURES SLOTS WEIGHTS`` measures one point.
 """
 
 import json
@@ -19,14 +19,14 @@ from cabafl.fleet import Fleet, gaussian_fleet
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
 from cabafl.rng import rng
 
-MODELS = 2.5  # times K: the server may hold this many
+MODELS = 2.5  # models the server may hold, as a multiple of K
 CHUNK = 500  # devices per feature job
 MEGABYTE = 1e6
-SLACK = 4 * MEGABYTE  # Python's and the allocator's own
+SLACK = 4 * MEGABYTE  # for the interpreter and the allocator
 
 
 class Point(NamedTuple):
-    """What grows: devices N, feature length d, slots K, numbers per model."""
+    """The sizes of one measurement: devices N, feature length d, slots K, numbers per model."""
 
     devices: int
     width: int
@@ -35,12 +35,12 @@ class Point(NamedTuple):
 
     @property
     def models(self) -> float:
-        """Bytes of the models that may exist at the same time."""
+        """Bytes allowed for models."""
         return MODELS * self.slots * 4 * self.weights
 
     @property
     def features(self) -> float:
-        """Bytes of one float32 feature table."""
+        """Bytes of one float32 feature table, N x d."""
         return 4.0 * self.devices * self.width
 
 
@@ -55,28 +55,28 @@ POINTS = [
 
 
 def _status(key: str) -> int:
-    """Bytes of an entry of Linux's process status."""
+    """The value of a key in Linux's /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 
 def fleet_of(point: Point) -> Fleet:
-    """Devices of 10 to 500 samples."""
+    """A fleet whose devices have 10 to 500 samples."""
     return gaussian_fleet(rng(1, "bench sizes").integers(10, 500, point.devices), seed=1)
 
 
 def run(point: Point) -> dict[str, int]:
-    """Peak bytes of a run beyond those in use before its engine is built."""
-    simulate(Point(20, 10, 2, 10), fleet_of(Point(20, 10, 2, 10)))  # what libraries set up at their first call
+    """Peak bytes of a run beyond the memory in use before its engine is built."""
+    simulate(Point(20, 10, 2, 10), fleet_of(Point(20, 10, 2, 10)))  # libraries allocate on their first call
     devices = fleet_of(point)
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from here
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets VmHWM, the peak
     baseline = _status("VmRSS")
     uploads = simulate(point, devices)
     return {"peak": _status("VmHWM") - baseline, "uploads": uploads}
 
 
 def simulate(point: Point, devices: Fleet) -> int:
-    """CaBaFL with enough uploads for a second feature collection; returns how many."""
+    """Runs CaBaFL up to a second feature collection at least; returns the number of uploads."""
     initial = np.zeros(point.weights, dtype=np.float32)
     chunks = [range(i, min(i + CHUNK, point.devices)) for i in range(0, point.devices, CHUNK)]
     executor = no_training(chunks, point.width, copy=True)
@@ -93,47 +93,49 @@ def simulate(point: Point, devices: Fleet) -> int:
     )
     engine = VirtualEngine(setup, devices)
     engine.run()
-    assert engine.ledger.feature_downloads >= 2 * point.devices, "features were collected at least twice"
+    assert engine.ledger.feature_downloads >= 2 * point.devices, "features must be collected at least twice"
     return engine.ledger.uploads
 
 
 def available() -> bool:
-    """Whether this system says how much memory a process uses."""
+    """Whether this system reports peak memory in /proc (Linux)."""
     return Path("/proc/self/clear_refs").exists()
 
 
 def measure(points: list[Point] | None = None) -> BenchSection:
-    """One process per point."""
+    """Measures each point in a new process."""
     figures: list[dict[str, Any]] = []
     for point in (points or POINTS) if available() else []:
         command = [sys.executable, "-m", "cabafl.bench.memory", *map(str, point)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         allowed = point.models + point.features + _data(point) + SLACK
         figures.append({**point._asdict(), **json.loads(done.stdout), "allowed": allowed})
+    fractions = [figure["peak"] / figure["allowed"] for figure in figures]
     return BenchSection(
         "memory",
         "Memory of the server",
         [BenchTable("Peak beyond the interpreter and its imports", _HEADINGS, [_row(figure) for figure in figures])],
         [
-            "CaBaFL in the engine, jobs that return a copy of their weights at once, two feature collections. Resident "
-            "memory (VmHWM) beyond that in use before the engine is built; each point in a process of its own.",
-            f"Allowed: {MODELS} K models + N x d float32 + what describes the devices (the data of this measurement) "
-            f"+ {SLACK / MEGABYTE:.0f} MB of the interpreter's own.",
+            "CaBaFL in the engine, jobs that return a copy of their weights at once, two feature collections. Peak "
+            "resident memory (VmHWM) beyond that in use before the engine is built; a new process per point.",
+            f"Allowed: {MODELS} K models + N x d float32 + the arrays that describe the devices + "
+            f"{SLACK / MEGABYTE:.0f} MB for the interpreter.",
             *([] if available() else ["Not measured: this system has no /proc."]),
         ],
         {"points": figures},
-        [Check("largest share of the allowed memory", max(f["peak"] / f["allowed"] for f in figures), 1.0, above=False)]
-        if figures
-        else [],
+        [Check("largest fraction of the allowed memory", max(fractions), 1.0, above=False)] if fractions else [],
     )
 
 
-_HEADINGS = ("devices N", "feature length d", "slots K", "numbers per model", "peak MB", "allowed MB", "share")
+_HEADINGS = ("devices N", "feature length d", "slots K", "numbers per model", "peak MB", "allowed MB", "fraction")
 
 
 def _data(point: Point) -> int:
-    """Bytes that describe the devices: in the fleet, in the engine (a counter, two places), and in the method (a
-    counter, two places, two inner products)."""
+    """Bytes of the arrays that describe the devices.
+
+    The fleet's own, 3 numbers per device in the engine (a counter, two positions) and 5 in the method (a counter, two
+    positions, two inner products).
+    """
     arrays = [value for value in vars(fleet_of(point)).values() if isinstance(value, np.ndarray)]
     return sum(array.nbytes for array in arrays) + (3 + 5) * 8 * point.devices
 

@@ -1,4 +1,4 @@
-"""What a measurement says: tables for people, figures for programs, and whether the targets are met."""
+"""Results of a benchmark: tables, figures as JSON, and whether the targets are met."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from cabafl.recording.environment import environment
 
 @dataclass(frozen=True)
 class BenchTable:
-    """Cells are ready to print."""
+    """A table of formatted cells."""
 
     title: str
     headings: tuple[str, ...]
@@ -21,7 +21,7 @@ class BenchTable:
 
 @dataclass(frozen=True)
 class Check:
-    """A measured value against its target; ``above`` says on which side of it is good."""
+    """A measured value and its target: a minimum if ``above``, else a maximum."""
 
     name: str
     value: float
@@ -30,22 +30,22 @@ class Check:
 
     @property
     def met(self) -> bool:
-        """Whether the value is on the good side."""
+        """Whether the value reaches the target."""
         return self.value >= self.target if self.above else self.value <= self.target
 
     def cells(self) -> tuple[str, ...]:
-        """One row of the table of checks."""
+        """One row of the table of targets."""
         sign = "≥" if self.above else "≤"
         return self.name, f"{self.value:,.3g}", f"{sign} {self.target:,.3g}", "yes" if self.met else "NO"
 
     def figures(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """The fields of one entry of ``checks`` in bench.json."""
         return {"name": self.name, "value": self.value, "target": self.target, "above": self.above, "met": self.met}
 
 
 @dataclass(frozen=True)
 class BenchSection:
-    """The outcome of one kind of measurement; ``notes`` say what is and what is not included."""
+    """The result of one section of `cabafl bench`; ``notes`` say what is measured and what is not."""
 
     name: str
     title: str
@@ -55,14 +55,14 @@ class BenchSection:
     checks: list[Check] = field(default_factory=list)
 
     def all_tables(self) -> list[BenchTable]:
-        """The tables, that of the checks last."""
+        """The tables, with the table of targets last."""
         if not self.checks:
             return self.tables
-        headings = ("target", "measured", "asked", "met")
+        headings = ("target", "measured", "required", "met")
         return [*self.tables, BenchTable("Targets", headings, [check.cells() for check in self.checks])]
 
     def markdown(self) -> str:
-        """A chapter."""
+        """The section as a chapter of bench.md."""
         parts = [f"## {self.title}"]
         for table in self.all_tables():
             parts += [f"**{table.title}**", _markdown_table(table)]
@@ -70,13 +70,13 @@ class BenchSection:
 
 
 def machine() -> dict[str, Any]:
-    """Where and when it was measured."""
+    """The machine, software versions and date."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"cores": cores, **environment()}
 
 
 def write(folder: Path, sections: Iterable[BenchSection], where: dict[str, Any]) -> None:
-    """``bench.json`` and ``bench.md``."""
+    """Writes ``bench.json`` and ``bench.md`` to ``folder``."""
     sections = list(sections)
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
@@ -89,7 +89,7 @@ def write(folder: Path, sections: Iterable[BenchSection], where: dict[str, Any])
 
 
 def describe(where: dict[str, Any]) -> str:
-    """The machine in one line."""
+    """Date, machine and versions in one line."""
     return (
         f"{where['started']}, {where['processor']}, {where['cores']} cores, Python {where['python']}, "
         f"torch {where['torch']}, cabafl {where['cabafl']}"

@@ -1,10 +1,10 @@
-"""All sections, in full or quick form."""
+"""Runs one section of `cabafl bench`, in full or with small sizes."""
 
 from cabafl.bench.report import BenchSection
 
 
 def measure(name: str, quick: bool = False, repetitions: int | None = None) -> BenchSection:
-    """One section by name; ``quick`` takes a few seconds to a minute and is less exact."""
+    """Runs a section by name; ``quick`` takes a few seconds to a minute and is less precise."""
     if name == "simulator":
         from cabafl.bench import simulator
 

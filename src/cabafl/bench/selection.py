@@ -1,4 +1,4 @@
-"""How long the server's two expensive decisions take: one device selection of CaBaFL, and one aggregation."""
+"""Time of the server's two expensive operations: one device selection of CaBaFL and one aggregation."""
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ AGGREGATIONS = [(62_006, 10), (62_006, 50), (11_000_000, 10), (11_000_000, 50)]
 
 
 def measure(devices: int, width: int, slots: int = 10, repetitions: int = 50) -> Spread:
-    """Milliseconds of one selection with all devices but ``slots`` as candidates: all scores and the best of them."""
+    """Milliseconds to score all devices except ``slots`` and select the best."""
     torch.set_num_threads(1)
     draw = rng(1, "bench selection", devices, width)
     features = FeatureTable()
@@ -42,7 +42,7 @@ def measure(devices: int, width: int, slots: int = 10, repetitions: int = 50) ->
 def section(
     selections: Sizes | None = None, aggregations: list[tuple[int, int]] | None = None, repetitions: int = 50
 ) -> BenchSection:
-    """Both at growing N, d and K."""
+    """Measures both for growing N, d and K."""
     rows, figures = [], []
     for devices, width, slots in selections or SELECTIONS:
         time = measure(devices, width, slots, repetitions)
@@ -55,7 +55,7 @@ def section(
         "Selection and aggregation",
         [BenchTable("One device selection", ("devices N", "feature length d", "slots K", "ms"), rows), aggregated],
         [
-            "Selection: every device but K is a candidate, the model has visited 5 devices; one thread.",
+            "Selection: all devices except K are candidates, the model has visited 5 devices; one thread.",
             f"{repetitions} selections, {means} aggregations, after a warm-up; median (lowest to highest).",
         ],
         {"selection": figures, "aggregation": more},

@@ -1,4 +1,4 @@
-"""The simulator against bare torch loops doing the same local steps."""
+"""The simulator against bare torch loops that do the same local steps."""
 
 import os
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from cabafl.bench import bare
 from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.startup import start_up
 from cabafl.bench.timing import Spread, in_turns, ratio, seconds
-from cabafl.bench.workload import even_parts, pictures
+from cabafl.bench.workload import even_parts, images
 from cabafl.execution.base import Executor, FeatureJob, TrainJob
 from cabafl.execution.choice import worker_count
 from cabafl.execution.pool import ProcessExecutor
 from cabafl.lifecycle.simulate import make_engine
 from cabafl.methods.base import Objective
 
-BETWEEN = 500  # jobs between two feature collections: m = 50 aggregations of k = 10 trainings
+COLLECTION_INTERVAL = 500  # jobs between two feature collections: m = 50 aggregations of k = 10 trainings
 NEVER = "1000000000"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured; samples, epochs and batch are those of the paper."""
+    """Size of the measurement; samples per device, epochs and batch size are those of the paper."""
 
     jobs: int = 40
     devices: int = 100
@@ -42,7 +42,7 @@ class Size:
 
 
 def cifar_parts(size: Size) -> SimulationParts:
-    """CaBaFL on generated pictures. Features are label counts, so that no forward passes hide in the training time."""
+    """CaBaFL on generated images. Features are label counts, to keep forward passes out of the measured time."""
     settings = [
         "model.name=cnn",
         f"training.epochs={size.epochs}",
@@ -54,11 +54,11 @@ def cifar_parts(size: Size) -> SimulationParts:
         f"run.max_dispatches={size.jobs}",
         f"run.evaluate_versions={NEVER}",
     ]
-    return even_parts(pictures(size.devices * size.samples), size.devices, settings)
+    return even_parts(images(size.devices * size.samples), size.devices, settings)
 
 
 def open_workers(parts: SimulationParts, count: int) -> ProcessExecutor:
-    """Worker processes that have the task, each having trained once."""
+    """Worker processes that have built the task and trained once each."""
     executor = ProcessExecutor(count)
     executor.for_task(parts.task)
     weights = parts.task.model.save()
@@ -69,36 +69,36 @@ def open_workers(parts: SimulationParts, count: int) -> ProcessExecutor:
 
 
 def simulated_seconds(parts: SimulationParts, executor: Executor, steps: int) -> float:
-    """One whole run of the engine with its method."""
+    """Seconds of a complete run of the engine with its method."""
     method = make_method(parts.experiment)
     engine = make_engine(replace(parts, method=method), executor, lambda event: None)
     elapsed = seconds(engine.run)
     section = parts.experiment.training
     per_job = section.epochs * -(-int(parts.task.partition.sizes[0]) // section.batch_size)
-    assert engine.ledger.uploads * per_job == steps, "the simulator does the same steps"
+    assert engine.ledger.uploads * per_job == steps, "the simulator must do the same steps"
     return elapsed
 
 
 def bare_seconds(size: Size, tuned: bool) -> Callable[[], float]:
-    """A bare loop over a few clients' tensors, ready to be timed again and again."""
+    """Prepares a bare loop over the tensors of ``slots`` clients; each call returns the seconds it takes."""
     torch.set_num_threads(1)
-    data = pictures(size.slots * size.samples)
+    data = images(size.slots * size.samples)
     x = data.inputs(data.train.x)
     x = x.contiguous(memory_format=torch.channels_last) if tuned else x
     clients = list(zip(torch.split(x, size.samples), torch.split(data.train.y, size.samples), strict=True))
-    network = bare.tuned_cnn() if tuned else bare.newcomer_cnn()
+    network = bare.tuned_cnn() if tuned else bare.usual_cnn()
 
     def timed() -> float:
         done: list[int] = []
         elapsed = seconds(lambda: done.append(bare.train(network, clients, size.jobs, size.epochs, size.batch)))
-        assert done == [size.steps], "the bare loop does the same steps"
+        assert done == [size.steps], "the bare loop must do the same steps"
         return elapsed
 
     return timed
 
 
 def collection_seconds(parts: SimulationParts, executor: Executor) -> float:
-    """One feature collection over all devices' samples through the executor."""
+    """Seconds of one feature collection over all devices' samples."""
     weights = parts.task.model.save()
 
     def collect() -> None:
@@ -112,7 +112,7 @@ def collection_seconds(parts: SimulationParts, executor: Executor) -> float:
 def measure(
     size: Size | None = None, repetitions: int = 5, cores: int | None = None, launches: int = 3
 ) -> BenchSection:
-    """Everything side by side: bare loops, one worker, all cores, one collection, start-up."""
+    """Measures bare loops, one worker, all cores and one feature collection in turns, then start-up."""
     size = size or Size()
     cores = cores or worker_count("auto")
     with ExitStack() as cleanup:
@@ -128,32 +128,32 @@ def measure(
             "collection": lambda: collection_seconds(parts["all"], workers["all"]),
         }
         for function in functions.values():
-            function()  # the first call of each warms caches and is not counted
+            function()  # warm-up
         taken = in_turns(functions, repetitions)
     return _section(size, cores, taken, start_up(launches))
 
 
 def _section(size: Size, cores: int, taken: dict[str, list[float]], launch: dict[str, Spread]) -> BenchSection:
     labels = {
-        "bare": "bare loop, as a newcomer writes it",
-        "tuned": "bare loop, tuned",
+        "bare": "bare torch loop",
+        "tuned": "tuned torch loop",
         "one": "cabafl, 1 worker",
         "all": f"cabafl, {cores} workers",
     }
     ratios = {name: (ratio(taken["bare"], taken[name]), ratio(taken["tuned"], taken[name])) for name in labels}
     rows = [_row(labels[name], size, taken[name], *ratios[name]) for name in labels]
-    share = ratio(taken["collection"], [value * BETWEEN / size.jobs for value in taken["all"]])
+    share = ratio(taken["collection"], [value * COLLECTION_INTERVAL / size.jobs for value in taken["all"]])
     samples = size.devices * size.samples
     beside = [
-        (f"one feature collection over {samples:,} pictures", Spread.of(taken["collection"]).text(2) + " s"),
-        (f"as a share of the {BETWEEN} jobs between two collections", share.text(3)),
+        (f"one feature collection over {samples:,} images", Spread.of(taken["collection"]).text(2) + " s"),
+        (f"relative to the {COLLECTION_INTERVAL} jobs between two collections", share.text(3)),
     ]
     if launch:
         beside += [
             ("`import torch` alone", launch["torch"].text(2) + " s"),
-            ("`cabafl run` to its first dispatch, 2 workers", launch["cabafl"].text(2) + " s"),
+            ("`cabafl run` up to its first dispatch, 2 workers", launch["cabafl"].text(2) + " s"),
         ]
-    headings = ("who", "s", "ms per step", "speed against bare", "speed against tuned")
+    headings = ("", "s", "ms per step", "speed-up over bare", "speed-up over tuned")
     return BenchSection(
         "simulator",
         "The simulator against bare torch loops",
@@ -164,16 +164,16 @@ def _section(size: Size, cores: int, taken: dict[str, list[float]], launch: dict
         _notes(size, len(taken["bare"])),
         _figures(size, cores, taken, ratios, share, launch),
         [
-            Check("speed with 1 worker against the newcomer's loop", ratios["one"][0].median, 0.97),
-            Check(f"speed with {cores} workers against the newcomer's loop", ratios["all"][0].median, 0.95 * cores),
-            Check("feature collection as a share of the jobs between two", share.median, 0.10, above=False),
+            Check("speed-up over the bare loop, 1 worker", ratios["one"][0].median, 0.97),
+            Check(f"speed-up over the bare loop, {cores} workers", ratios["all"][0].median, 0.95 * cores),
+            Check("feature collection relative to the jobs between two", share.median, 0.10, above=False),
             *_start_up_checks(launch),
         ],
     )
 
 
 def _start_up_checks(launch: dict[str, Spread]) -> list[Check]:
-    name = "seconds to the first dispatch beyond importing torch"
+    name = "seconds to the first dispatch, beyond importing torch"
     return [Check(name, launch["extra"].median, 4.0, above=False)] if launch else []
 
 
@@ -186,13 +186,13 @@ def _notes(size: Size, repetitions: int) -> list[str]:
     return [
         f"A job is {size.epochs} epochs over {size.samples} samples in batches of {size.batch}; "
         f"K = {size.slots} jobs are in flight.",
-        "Bare loops: one torch thread, float tensors already in memory, a new SGD(lr 0.01, momentum 0.5) per job, "
-        "randperm per epoch. Newcomer: NCHW, ReLU then pooling. Tuned: channels_last, pooling first.",
-        "cabafl: the engine with CaBaFL (cache, selection, aggregation), gathering of samples from uint8 pictures and "
-        "moving of weights between processes included. Not included: start-up of workers, evaluation (10 test samples "
-        "stand in for it), recording, feature collections (shown beside; label counts stand in for them).",
-        f"{repetitions} repetitions in turns after a warm-up; median (lowest to highest), ratios turn by turn. "
-        f"This machine offers {os.cpu_count()} cores.",
+        "Torch loops: one thread, float tensors in memory, a new SGD(lr 0.01, momentum 0.5) per job, randperm per "
+        "epoch. Bare: NCHW, ReLU then pooling. Tuned: channels_last, pooling then ReLU.",
+        "cabafl: the engine with CaBaFL (cache, selection, aggregation), including gathering samples from uint8 images "
+        "and moving weights between processes. Not included: start-up of workers, evaluation (10 test samples only), "
+        "recording, feature collections (measured separately; label counts are used instead).",
+        f"{repetitions} repetitions in turns after a warm-up; median (lowest to highest); ratios per turn. "
+        f"This machine has {os.cpu_count()} cores.",
     ]
 
 

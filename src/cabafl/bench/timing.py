@@ -1,4 +1,4 @@
-"""Times that can be compared: taken in turns, so that a noisy machine is noisy to all of them."""
+"""Comparable timings: taken in turns, so that other load on the machine affects all of them."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some values with their extremes."""
+    """Median, minimum and maximum of repeated measurements."""
 
     median: float
     lowest: float
@@ -17,27 +17,27 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """At least one value is needed."""
+        """Raises `statistics.StatisticsError` if there are no values."""
         return cls(statistics.median(values), min(values), max(values))
 
     def figures(self) -> dict[str, float]:
-        """As JSON takes it."""
+        """The fields as a dictionary, for JSON."""
         return asdict(self)
 
     def text(self, digits: int = 3) -> str:
-        """Median (lowest to highest)."""
+        """``median (lowest to highest)``, with ``digits`` decimals."""
         return f"{self.median:,.{digits}f} ({self.lowest:,.{digits}f} to {self.highest:,.{digits}f})"
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """Wall time of one call."""
+    """Wall seconds of one call."""
     started = time.perf_counter()
     function()
     return time.perf_counter() - started
 
 
 def in_turns(functions: Mapping[str, Callable[[], float]], repetitions: int) -> dict[str, list[float]]:
-    """What each function measures, A, B, A, B, ...: entry i of all lists was taken in the same turn."""
+    """Calls the functions in turns (A, B, A, B, ...); entry i of each list comes from turn i."""
     taken: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repetitions):
         for name, function in functions.items():
@@ -46,5 +46,5 @@ def in_turns(functions: Mapping[str, Callable[[], float]], repetitions: int) -> 
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
-    """Quotients turn by turn, which cancels slow drifts of the machine."""
+    """Ratios per turn, which cancels slow changes of the machine's speed."""
     return Spread.of([a / b for a, b in zip(above, below, strict=True)])

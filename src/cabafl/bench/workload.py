@@ -1,4 +1,4 @@
-"""The measured workloads: generated samples, the experiment's usual parts around them."""
+"""Generated data sets, and the parts of an experiment on them."""
 
 import numpy as np
 import torch
@@ -10,8 +10,8 @@ from cabafl.data.partition import Partition
 from cabafl.rng import rng
 
 
-def pictures(samples: int, test_samples: int = 10) -> Dataset:
-    """Noise in the shapes of CIFAR-10."""
+def images(samples: int, test_samples: int = 10) -> Dataset:
+    """Random uint8 images of shape (3, 32, 32), as in CIFAR-10."""
     draw = rng(1, "bench pictures")
 
     def split(count: int) -> Split:
@@ -22,7 +22,7 @@ def pictures(samples: int, test_samples: int = 10) -> Dataset:
 
 
 def vectors(samples: int, width: int = 784, test_samples: int = 10) -> Dataset:
-    """Noise in the shapes of flattened MNIST digits, float32 between 0 and 1."""
+    """Random float32 vectors between 0 and 1; 784 numbers, as in a flattened MNIST digit."""
     draw = rng(1, "bench vectors")
 
     def split(count: int) -> Split:
@@ -33,7 +33,7 @@ def vectors(samples: int, width: int = 784, test_samples: int = 10) -> Dataset:
 
 
 def even_parts(dataset: Dataset, devices: int, settings: list[str]) -> SimulationParts:
-    """An experiment's parts on a given data set, all devices having the same number of samples."""
+    """The parts of an experiment on ``dataset``, with the same number of samples on every device."""
     experiment: Experiment = load_experiment(None, settings)
     samples = len(dataset.train)
     offsets = np.arange(devices + 1, dtype=np.int64) * (samples // devices)

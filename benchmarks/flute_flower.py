@@ -1,4 +1,7 @@
-"""The workload of `flute` on Flower's simulation; ``python -m cabafl.bench.flute_flower ROUNDS CLIENTS``."""
+"""The workload of `cabafl.bench.flute` on Flower's simulation.
+
+`cabafl bench toolkits` runs it as ``python -m benchmarks.flute_flower ROUNDS CLIENTS``.
+"""
 
 from functools import cache
 from typing import Any
@@ -17,13 +20,13 @@ from cabafl.bench.flute import Clock, Flute, LogisticRegression, Measured, clien
 
 @cache
 def _clients(flute: Flute) -> list[tuple[Tensor, Tensor]]:
-    """Made once per process that trains."""
+    """Cached: generated once per training process."""
     torch.set_num_threads(1)
     return client_tensors(flute)
 
 
 def train(flute: Flute, message: Any, context: Any) -> Message:
-    """One client's local training, a plain torch loop."""
+    """Local training of one client, as a plain torch loop."""
     x, y = _clients(flute)[int(context.node_config["partition-id"])]
     network = LogisticRegression()
     network.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -44,7 +47,7 @@ def _total_steps(replies: list[Any], weighted_by: str) -> Any:
 
 
 def serve(flute: Flute, grid: Any) -> Measured:
-    """Flower's own FedAvg: one round to warm up, then those that are timed."""
+    """Flower's own FedAvg: one warm-up round, then the timed rounds."""
     strategy = FedAvg(
         fraction_train=flute.per_round / flute.clients,
         fraction_evaluate=0.0,
@@ -60,7 +63,7 @@ def serve(flute: Flute, grid: Any) -> Measured:
 
 
 def measure(flute: Flute) -> Measured:
-    """Ray actors with one core each, as many as there are cores."""
+    """Runs on one Ray actor per core."""
     client, server = ClientApp(), ServerApp()
     measured: list[Measured] = []
 
@@ -73,7 +76,7 @@ def measure(flute: Flute) -> Measured:
     client.train()(train_one)
     server.main()(main)
     config: Any = {
-        "init_args": {"address": "local"},  # never a cluster that happens to run on this machine
+        "init_args": {"address": "local"},  # do not join a Ray cluster that runs on this machine
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     run_simulation(server, client, num_supernodes=flute.clients, backend_config=config)
@@ -81,6 +84,6 @@ def measure(flute: Flute) -> Measured:
 
 
 if __name__ == "__main__":
-    from cabafl.bench.flute_flower import measure as importable  # Ray's processes find functions by module name
+    from benchmarks.flute_flower import measure as importable  # Ray's processes import functions by module name
 
     report(importable)

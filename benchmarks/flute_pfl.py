@@ -1,4 +1,7 @@
-"""The workload of `flute` on Apple's pfl; ``python -m cabafl.bench.flute_pfl ROUNDS CLIENTS``."""
+"""The workload of `cabafl.bench.flute` on Apple's pfl.
+
+`cabafl bench toolkits` runs it as ``python -m benchmarks.flute_pfl ROUNDS CLIENTS``.
+"""
 
 from typing import Any
 
@@ -20,24 +23,24 @@ from cabafl.bench.flute import Clock, Flute, LogisticRegression, Measured, clien
 
 
 class Network(LogisticRegression):
-    """With the functions pfl asks for; counts the local steps."""
+    """Adds the methods that pfl requires, and counts the local steps."""
 
     def __init__(self) -> None:
         super().__init__()
         self.steps = 0
 
     def loss(self, x: Tensor, y: Tensor, eval: bool = False) -> Tensor:
-        """One call per local step."""
+        """Called once per local step."""
         self.steps += 1
         return F.cross_entropy(self(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """Nothing is evaluated."""
+        """Empty: nothing is evaluated."""
         return {}
 
 
 class WarmUp:
-    """A callback of pfl that starts the clock after the first round, the only one in which pfl evaluates clients."""
+    """A pfl callback that starts the clock after the first round, the only one in which pfl evaluates clients."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -45,22 +48,22 @@ class WarmUp:
         self.clock: Clock | None = None
 
     def on_train_begin(self, *, model: Any) -> Any:
-        """Nothing yet."""
+        """Required by pfl; does nothing."""
         return Metrics()
 
     def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
-        """Starts the clock once; False: training goes on."""
+        """Starts the clock once. Returns False: training continues."""
         if self.clock is None:
             self.before = self.network.steps
             self.clock = Clock()
         return False, Metrics()
 
     def on_train_end(self, *, model: Any) -> None:
-        """Nothing left to do."""
+        """Required by pfl; does nothing."""
 
 
 def backend(flute: Flute) -> Any:
-    """All clients in memory, drawn uniformly."""
+    """All clients in memory, sampled uniformly."""
     clients = [Dataset(raw_data=[x, y], user_id=str(i)) for i, (x, y) in enumerate(client_tensors(flute))]
     sampler = get_user_sampler("random", range(len(clients)))
     data = FederatedDataset(lambda client: clients[client], sampler)
@@ -68,7 +71,7 @@ def backend(flute: Flute) -> Any:
 
 
 def measure(flute: Flute) -> Measured:
-    """Federated averaging as in pfl's own examples, one round more than is measured."""
+    """Federated averaging as in pfl's own examples, with one extra round as a warm-up."""
     network = Network()
     central = torch.optim.SGD(network.parameters(), lr=1.0)
     model = PyTorchModel(network, torch.optim.SGD, central)
