@@ -1,4 +1,4 @@
-"""From an experiment to the parts that run it: data, network, devices, method."""
+"""Builds the parts of a run from its experiment: data, network, devices, method."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -133,7 +133,7 @@ def make_method(experiment: Experiment) -> Method:
 
 
 def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
-    """The data set, cut to its limits, and who holds what."""
+    """The data set, cut to its limits, and the partition."""
     section, seed = experiment.data, experiment.seed
     devices = None if section.devices == "auto" else section.devices
     root = Path(section.root).expanduser() if section.root else None
@@ -155,7 +155,7 @@ def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
         if limit is not None:
             dataset = dataset.with_train(_sample(dataset.train, limit, seed, "train limit"))
         return _limit_test(dataset, section.test_limit, seed), split(dataset.train, devices, section.min_samples)
-    # First the users, then the limit: the other way round it would leave every user next to nothing.
+    # Choose users before applying the limit: otherwise every user would be left with very few samples.
     partition = split(dataset.train, devices, section.min_samples)
     dataset = _limit_test(_test_of_users(dataset, partition), section.test_limit, seed)
     if limit is None:
@@ -169,7 +169,7 @@ def _limit_test(dataset: Dataset, limit: int | None, seed: int) -> Dataset:
 
 
 def _test_of_users(dataset: Dataset, partition: Partition) -> Dataset:
-    """Where test samples belong to the users that train, those of users left out are left out too."""
+    """If training and test samples have the same users, drops the test samples of users that do not train."""
     train, test = dataset.train.users, dataset.test.users
     if train is None or test is None or not torch.isin(test, train).any():
         return dataset
@@ -185,7 +185,7 @@ def _sample(split: Split, limit: int, seed: int, purpose: str) -> Split:
 
 
 def _sample_users(train: Split, users: Partition, limit: int, seed: int) -> Split:
-    """At most ``limit`` samples of the given users, at least one of each."""
+    """At most ``limit`` samples, at least one of every user."""
     if limit < len(users):
         raise UserError(f"data.train_limit = {limit}: fewer than the {len(users)} users; accepted: from {len(users)}")
     draw = rng(seed, "train limit")
@@ -212,7 +212,7 @@ def make_server_task(experiment: Experiment) -> Task:
 
 
 def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], model_bytes: int) -> Fleet:
-    """The devices' speeds, links and powers."""
+    """The simulated devices."""
     section = experiment.fleet
     link = section.link_seconds
     if section.bandwidth_mbps is not None:
@@ -240,7 +240,7 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
 
 
 def make_faults(experiment: Experiment, devices: int) -> Faults:
-    """What goes wrong, and when devices are away."""
+    """The simulated faults and absences."""
     section = experiment.fleet.faults
     return Faults(
         seed=experiment.seed,

@@ -1,4 +1,4 @@
-"""The experiment description: one typed object, one TOML file, every key with a default."""
+"""The description of an experiment: a typed object, one section per table of the TOML file, a default for every key."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -29,14 +29,14 @@ TIERS = ("excellent", "high", "medium", "low", "critical")
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys and wrong types are errors, values never change after validation."""
+    """A table of the file. Unknown keys and wrong types are errors; sections are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     @model_validator(mode="before")
     @classmethod
     def _none(cls, values: Any) -> Any:
-        """TOML has no null: ``key = "none"`` switches a setting off that is on by default."""
+        """TOML has no null: ``key = "none"`` switches off a setting that is on by default."""
         if not isinstance(values, dict):
             return values
         return {name: None if value == "none" else value for name, value in values.items()}
@@ -80,11 +80,11 @@ TierWatts = Annotated[dict[str, float], BeforeValidator(_watts_by_tier)]
 
 
 class DataSection(Section):
-    """Which samples there are and which device holds which of them."""
+    """The samples, and how they are split over the devices."""
 
     dataset: DATASETS = Field("mnist5k", description="see `cabafl data list`")
     root: str | None = Field(
-        None, description="folder or file of the data set; default: where `cabafl data fetch` puts it"
+        None, description="folder or file of the data set; default: the folder that `cabafl data fetch` writes to"
     )
     partition: Literal["iid", "dirichlet", "natural", "shards", "coarse-balanced"] = Field(
         "dirichlet", description="iid | dirichlet | natural (by user) | shards | coarse-balanced"
@@ -92,44 +92,44 @@ class DataSection(Section):
     beta: float = Field(
         0.5, gt=0, allow_inf_nan=False, description="Dirichlet concentration: smaller is more unbalanced"
     )
-    min_samples: int = Field(10, ge=1, description="a Dirichlet split is redrawn until every device has this many")
+    min_samples: int = Field(10, ge=1, description="redraw a Dirichlet split until every device has this many samples")
     shards: int = Field(2, ge=1, description="shards per device, for partition = shards")
     devices: Devices = Field(
         "auto", description="auto: 100, or the number of users for natural partitions; or a number"
     )
     labels: Literal["fine", "coarse"] = Field("fine", description="label level of cifar100: fine (100) | coarse (20)")
-    train_limit: int | None = Field(None, ge=1, description="use only this many training samples (random, seeded)")
-    test_limit: int | None = Field(None, ge=1, description="use only this many test samples (random, seeded)")
+    train_limit: int | None = Field(None, ge=1, description="use a random subset of this many training samples")
+    test_limit: int | None = Field(None, ge=1, description="use a random subset of this many test samples")
 
 
 class ModelSection(Section):
-    """The network that is trained."""
+    """The network to train."""
 
     name: str = Field("cnn", description="cnn | resnet18 | vgg16 | lstm | mlp | my_package.my_module:MyNet")
     feature_layer: str | None = Field(
-        None, description="module whose output is the feature; default: the model's own choice"
+        None, description="layer whose output is the feature; default: the one the model names"
     )
 
 
 class TrainingSection(Section):
-    """What a device does with a model: the same for every method."""
+    """Local training on a device; the same for every method."""
 
     epochs: int = Field(5, ge=1, description="passes over the device's samples per job")
-    batch_size: int = Field(50, ge=1, description="the last, shorter batch is kept")
-    learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False, description="SGD step")
+    batch_size: int = Field(50, ge=1, description="samples per step; the last batch of an epoch may be smaller")
+    learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False, description="learning rate of SGD")
     momentum: float = Field(0.5, ge=0, lt=1, description="SGD momentum; starts from zero in every job")
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="L2 penalty on the parameters")
 
 
 class FaultsSection(Section):
-    """What goes wrong on the devices; nothing by default."""
+    """Simulated faults; none by default."""
 
-    loss: float = Field(0.0, ge=0, le=1, description="probability that a job is lost at a random moment")
+    loss: float = Field(0.0, ge=0, le=1, description="probability that a job crashes at a random moment")
     corrupt: float = Field(0.0, ge=0, le=1, description="probability that an upload is corrupted (NaN or wrong shape)")
-    slowdown: float = Field(0.0, ge=0, le=1, description="probability that a device slows down in the middle of a job")
-    slowdown_factor: float = Field(3.0, ge=1, description="how much longer the second half of such a job takes")
-    present_seconds: float | None = Field(None, gt=0, description="mean time a device stays (exponential)")
-    absent_seconds: float | None = Field(None, gt=0, description="mean time it is away before it comes back")
+    slowdown: float = Field(0.0, ge=0, le=1, description="probability that a device slows down halfway through a job")
+    slowdown_factor: float = Field(3.0, ge=1, description="factor by which the second half of such a job takes longer")
+    present_seconds: float | None = Field(None, gt=0, description="mean time a device stays online (exponential)")
+    absent_seconds: float | None = Field(None, gt=0, description="mean time a device stays offline (exponential)")
     trace: str | None = Field(None, description="CSV file of absences instead: device,leave,back in seconds")
 
     @model_validator(mode="after")
@@ -140,81 +140,95 @@ class FaultsSection(Section):
 
 
 class FleetSection(Section):
-    """Who the devices are: speed, link, power, and how many train at the same time."""
+    """The simulated devices: speed, link, power, and how many train at the same time."""
 
     participation: float = Field(0.1, gt=0, le=1, description="share of the devices that train at the same time")
-    slots: int | None = Field(None, ge=1, description="the same as a number; wins over participation")
-    seconds_per_sample: float = Field(0.03, gt=0, description="mean of the Gaussian of device speeds")
-    seconds_per_sample_deviation: float = Field(0.01, ge=0, description="its standard deviation")
-    seconds_per_sample_floor: float = Field(0.01, gt=0, description="no device is faster than this")
+    slots: int | None = Field(
+        None, ge=1, description="number of devices that train at the same time; overrides participation"
+    )
+    seconds_per_sample: float = Field(
+        0.03, gt=0, description="compute time per sample for all epochs of a job: mean over the devices (Gaussian)"
+    )
+    seconds_per_sample_deviation: float = Field(
+        0.01, ge=0, description="standard deviation of seconds_per_sample over the devices"
+    )
+    seconds_per_sample_floor: float = Field(0.01, gt=0, description="lower bound of seconds_per_sample")
     tiers: TierCounts | None = Field(
         None,
         description="quality tiers instead of the Gaussian: config1..config4 of the paper, or { high = 40, low = 60 }",
     )
-    link_seconds: float = Field(4.0, ge=0, description="transfer time of one job, both ways (not added to tiers)")
-    bandwidth_mbps: float | None = Field(None, gt=0, description="if set, link time follows from the size of the model")
+    link_seconds: float = Field(
+        4.0, ge=0, description="transfer time of one job, down and up together (tiers include it)"
+    )
+    bandwidth_mbps: float | None = Field(None, gt=0, description="if set, link_seconds is computed from the model size")
     extra_latency: float = Field(0.0, ge=0, description="seconds added to every job")
     compute_watts: float = Field(15.0, ge=0, description="power while training")
     radio_watts: float = Field(2.0, ge=0, description="power while sending or receiving")
     tier_compute_watts: TierWatts = Field(default_factory=dict, description="power per tier, e.g. { low = 6.0 }")
-    tier_radio_watts: TierWatts = Field(default_factory=dict, description="the same for the radio")
+    tier_radio_watts: TierWatts = Field(default_factory=dict, description="radio power per tier")
     faults: FaultsSection = FaultsSection()
 
 
 class PrivacySection(Section):
-    """What devices do to their feature vectors before they send them; nothing by default."""
+    """Protection applied on the device before anything is sent; none by default."""
 
     feature_clip: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="shorten a device's feature vector to this norm"
+        None, gt=0, allow_inf_nan=False, description="clip a device's feature vector to this norm"
     )
     feature_noise: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Gaussian noise on each of its numbers: standard deviation as a multiple of feature_clip",
+        description="Gaussian noise on every entry of it; standard deviation as a multiple of feature_clip",
     )
 
     dp_clip: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="DP-SGD: clip the gradient of each sample to this norm"
     )
     dp_noise: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="DP-SGD: noise on their sum, as a multiple of dp_clip"
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="DP-SGD: Gaussian noise on the sum of the clipped gradients, as a multiple of dp_clip",
     )
-    dp_delta: float = Field(1e-5, gt=0, lt=1, description="DP-SGD: the delta for which epsilon is told")
+    dp_delta: float = Field(1e-5, gt=0, lt=1, description="DP-SGD: delta at which epsilon is reported")
 
     @model_validator(mode="after")
     def _bounded(self) -> "PrivacySection":
         if (self.dp_clip is None) != (self.dp_noise == 0):
             raise ValueError(
-                f"privacy.dp_noise = {self.dp_noise}: goes with privacy.dp_clip, both above 0 or neither given"
+                f"privacy.dp_noise = {self.dp_noise}: needs privacy.dp_clip; accepted: both above 0, or neither"
             )
         if self.feature_noise and self.feature_clip is None:
             raise ValueError(
-                f"privacy.feature_noise = {self.feature_noise}: needs privacy.feature_clip (no noise hides a vector of "
-                "any length)"
+                f"privacy.feature_noise = {self.feature_noise}: needs privacy.feature_clip (noise protects vectors of "
+                "bounded norm only)"
             )
         return self
 
 
 class DeploySection(Section):
-    """Real devices only (`cabafl deploy`)."""
+    """Settings of runs on real devices (`cabafl deploy`)."""
 
     start_devices: int | None = Field(
-        None, ge=1, description="devices that must be there before the run begins; default: all of the fleet"
+        None, ge=1, description="number of devices that must be online before the run starts; default: the whole fleet"
     )
     norm_bound: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="refuse an upload that is further than this from what was sent"
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="reject an upload whose distance from the model sent out is larger than this",
     )
     job_ttl: float = Field(
-        86400.0, gt=0, allow_inf_nan=False, description="seconds after which the network forgets an unanswered message"
+        86400.0, gt=0, allow_inf_nan=False, description="seconds after which an unanswered message expires"
     )
     keep_journal: bool = Field(
-        False, description="keep every upload and feature vector in the run folder, to go through the run again"
+        False, description="keep every upload and feature vector in the run folder, so that the run can be replayed"
     )
 
 
 class MethodSection(BaseModel):
-    """The method's name; every other key belongs to the method and is checked by it."""
+    """The method's name. All other keys are the method's own, which validates them."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -222,32 +236,37 @@ class MethodSection(BaseModel):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The method's own keys as given."""
+        """The method's own keys, not validated yet."""
         return dict(self.model_extra or {})
 
 
 class RunSection(Section):
-    """How long, how often it is looked at, and where it runs."""
+    """Length of the run, evaluation, and where jobs are computed."""
 
     virtual_time: float | None = Field(
-        1200.0, gt=0, allow_inf_nan=False, description="virtual seconds; default 1200, or none with max_dispatches"
+        1200.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="length of a simulation in virtual seconds; no limit by default where max_dispatches is set",
     )
     wall_time: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="seconds a run on real devices lasts (`cabafl deploy`)"
+        None, gt=0, allow_inf_nan=False, description="length of a run on real devices in seconds (`cabafl deploy`)"
     )
     max_dispatches: int | None = Field(
-        None, ge=1, description="send at most this many jobs; the run ends when the last of them is back"
+        None, ge=1, description="send at most this many jobs; the run ends when the last one is back"
     )
     evaluate_every: float = Field(
-        20.0, gt=0, allow_inf_nan=False, description="seconds between two evaluations, virtual or of real devices"
+        20.0, gt=0, allow_inf_nan=False, description="seconds between evaluations, on the clock of the run"
     )
     evaluate_versions: int | None = Field(
-        None, ge=1, description="evaluate every n-th published version instead of at fixed instants"
+        None, ge=1, description="evaluate every n-th published version instead of at fixed times"
     )
     slot_timeout: float | None = Field(
-        None, gt=0, description="give a job up after this many seconds, virtual or of real devices"
+        None, gt=0, description="give up a job after this many seconds, on the clock of the run"
     )
-    max_staleness: int | None = Field(None, ge=0, description="discard uploads that are older than this many versions")
+    max_staleness: int | None = Field(
+        None, ge=0, description="discard uploads whose staleness exceeds this many versions"
+    )
     workers: Workers = Field(
         "auto", description="worker processes: auto (one per core) | 0 (in this process) | a number"
     )
@@ -257,13 +276,13 @@ class RunSection(Section):
     ray_address: str | None = Field(
         None, description="a running Ray cluster: auto | host:port of its head node; default: start Ray here"
     )
-    checkpoint_every: float = Field(60.0, gt=0, description="wall seconds between two checkpoints")
+    checkpoint_every: float = Field(60.0, gt=0, description="wall seconds between checkpoints")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu | cuda | cuda:1")
 
     @model_validator(mode="before")
     @classmethod
     def _one_limit(cls, values: Any) -> Any:
-        """Who counts dispatches does not expect the clock to end the run."""
+        """With ``max_dispatches`` the default time limit does not apply."""
         if isinstance(values, dict) and values.get("max_dispatches") is not None:
             return {"virtual_time": None, **values}
         return values
@@ -271,15 +290,17 @@ class RunSection(Section):
     @model_validator(mode="after")
     def _ends(self) -> "RunSection":
         if self.virtual_time is None and self.max_dispatches is None:
-            raise ValueError("set run.virtual_time or run.max_dispatches (both are missing: the run would not end)")
+            raise ValueError(
+                "run.virtual_time, run.max_dispatches: both missing, the run would not end; accepted: one or both"
+            )
         return self
 
 
 class Experiment(Section):
-    """Everything that determines a run: the same experiment gives the same bytes."""
+    """Everything that determines a run. Two runs of the same experiment write the same bytes."""
 
     seed: int = Field(
-        1, ge=0, description="of everything random: partition, speeds, initial weights, selection, shuffling"
+        1, ge=0, description="determines all random choices: partition, speeds, initial weights, selection, shuffling"
     )
     data: DataSection = DataSection()
     model: ModelSection = ModelSection()
@@ -304,13 +325,13 @@ class Experiment(Section):
 
 
 def check_slots(slots: int, devices: int) -> None:
-    """More models in flight than devices to train them is impossible."""
+    """Raises ValueError if there are fewer devices than slots."""
     if slots > devices:
         raise ValueError(f"fleet.slots = {slots}: at most the number of devices, {devices} (data.devices)")
 
 
 def load_experiment(file: Path | None = None, overrides: Iterable[str] = ()) -> Experiment:
-    """The defaults, overlaid by a TOML file, overlaid by ``section.key=value`` settings."""
+    """Reads an experiment: the defaults, then the keys of a TOML file, then ``section.key=value`` settings."""
     values = read_toml(file) if file else {}
     for text in overrides:
         apply_override(values, text)
@@ -327,7 +348,7 @@ def _renamed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def apply_override(values: dict[str, Any], text: str) -> None:
-    """Sets one key of nested tables from ``section.key=value``; the value is read as TOML, else as a plain string."""
+    """Sets one key from ``section.key=value``. A value that is not valid TOML is taken as a string."""
     path, equals, value = text.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):

@@ -1,4 +1,4 @@
-"""Counter-based randomness: every draw is a function of (seed, purpose, indices), never of what ran before it."""
+"""Counter-based randomness: every draw is a function of (seed, purpose, indices), independent of earlier draws."""
 
 import hashlib
 
@@ -10,18 +10,18 @@ _BLOCK = 256  # draws of a stream that are made together
 
 
 def seed64(seed: int, purpose: str, *indices: int) -> int:
-    """A 63-bit seed for one purpose, e.g. the shuffling of job 17; fits torch's and NumPy's generators alike."""
+    """A 63-bit seed for one purpose, e.g. shuffling in job 17; valid for both torch's and NumPy's generators."""
     text = ":".join((str(seed), purpose, *map(str, indices)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def rng(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """A NumPy generator of its own for one purpose; costs about 10 microseconds, so not for every event."""
+    """A NumPy generator for one purpose. Creating one takes about 10 microseconds: too slow for every event."""
     return np.random.Generator(np.random.Philox(seed64(seed, purpose, *indices)))
 
 
 def _mixed(key: int, first: int, count: int) -> list[int]:
-    """Draws number ``first`` to ``first + count - 1``, in wrapping 64-bit arithmetic."""
+    """Draws ``first`` to ``first + count - 1``, in wrapping 64-bit arithmetic."""
     counter = np.arange(count, dtype=np.uint64) + np.uint64(first & _MASK)
     z = np.uint64(key & _MASK) + counter * np.uint64(_GOLDEN)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -31,9 +31,9 @@ def _mixed(key: int, first: int, count: int) -> list[int]:
 
 
 class Stream:
-    """A cheap stream of draws for hot paths: draw number n is a hash of (key, n).
+    """A fast stream of draws for hot paths: draw n is a hash of (key, n).
 
-    Its whole state is the counter, so a checkpoint stores one integer.
+    Its only state is the counter, so a checkpoint stores one integer.
     """
 
     __slots__ = ("_block", "counter", "key")

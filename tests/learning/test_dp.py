@@ -96,8 +96,8 @@ def test_a_run_repeats_and_tells_what_it_spent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        (["privacy.dp_noise=0"], "goes with privacy.dp_clip, both above 0 or neither given"),
-        (["privacy.dp_clip=none"], "goes with privacy.dp_clip, both above 0 or neither given"),
+        (["privacy.dp_noise=0"], "needs privacy.dp_clip; accepted: both above 0, or neither"),
+        (["privacy.dp_clip=none"], "needs privacy.dp_clip; accepted: both above 0, or neither"),
         (["model.name=resnet18"], "layers that mix the samples of a batch"),
         (["method.name=wkafl", "method.stage_rule=loss"], "devices tell no training loss"),
     ],

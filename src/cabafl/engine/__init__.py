@@ -1,1 +1,1 @@
-"""What both engines share: the server a method talks to, whatever its clock."""
+"""The engines that carry out what a method decides: one in virtual time, one on the wall clock, and what they share."""

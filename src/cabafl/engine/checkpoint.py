@@ -1,7 +1,7 @@
-"""Checkpoints: the state of a run between two events, complete or not there at all.
+"""Checkpoints: the state of a run between two events, written atomically.
 
-``checkpoint-N.safetensors`` holds the arrays and, in its header, the rest as JSON. ``checkpoint.json`` names it with
-its SHA-256 and is replaced last, in one step; only then is the previous checkpoint removed.
+``checkpoint-N.safetensors`` holds the arrays and, in its header, everything else as JSON. ``checkpoint.json`` points to
+it, with its SHA-256, and is replaced atomically at the end; only then is the previous checkpoint removed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ WRITERS = {1: "0.1"}  # earlier formats
 
 
 class Checkpoint(NamedTuple):
-    """What is stored: the engine's state, where the record files ended, and wall seconds so far."""
+    """The engine's state, the lengths of the record files, and the wall seconds so far."""
 
     number: int
     engine: dict[str, Any]
@@ -34,7 +34,8 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, experiment: str) -> None:
-    """Writes a checkpoint; ``experiment`` (its file's text) marks whose it is. OSError leaves the old one in force."""
+    """Writes a checkpoint. ``experiment`` is the text of the experiment file, which identifies the run. If this raises
+    OSError, the previous checkpoint stays valid."""
     encoder = Encoder()
     tree = encoder.encode(checkpoint.engine)
     header = {"state": json.dumps(tree), "experiment": fingerprint(experiment)}
@@ -62,7 +63,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, experiment: str) -> No
 
 
 def load_checkpoint(folder: Path, experiment: str) -> Checkpoint | None:
-    """The last complete checkpoint of a folder, verified; None when there is none yet."""
+    """Reads and verifies the checkpoint of a folder; None if there is none yet. Raises `UserError` if it is damaged."""
     pointer = folder / CHECKPOINT
     if not pointer.exists():
         return None
@@ -92,7 +93,7 @@ def _other_format(pointer: Path, found: Any) -> str:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """A finished run needs none."""
+    """Removes the checkpoint of a finished run."""
     (folder / CHECKPOINT).unlink(missing_ok=True)
     for path in folder.glob("checkpoint-*.safetensors"):
         path.unlink(missing_ok=True)

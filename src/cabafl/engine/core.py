@@ -1,7 +1,7 @@
-"""The server side of the contract, as far as it does not depend on the clock.
+"""The part of both engines that does not depend on the clock.
 
-It keeps the books (versions, costs, who is idle), applies the rules all methods share to every upload, and keeps the
-record. `engine.virtual` adds virtual time and simulated devices, `engine.wall` the wall clock and real ones.
+It counts versions, costs and idle devices, checks every upload by the rules that all methods share, and emits the
+events. `engine.virtual` adds virtual time and simulated devices, `engine.wall` the wall clock and real devices.
 """
 
 import math
@@ -27,7 +27,7 @@ FEATURE_BYTES = 8  # per number of a feature vector on the wire
 
 @dataclass(frozen=True)
 class Limits:
-    """When the run ends, when it is looked at, and the rules all methods share. Times on the engine's clock."""
+    """When a run ends, when it is evaluated, and which uploads are accepted; seconds of the engine's clock."""
 
     seconds: float | None = 1200.0
     max_dispatches: int | None = None
@@ -39,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """What an engine needs for a run, whatever its clock."""
+    """What an engine of either clock needs for a run."""
 
     method: Method
     executor: Executor
@@ -55,17 +55,17 @@ class EngineSetup:
 
 @dataclass(slots=True)
 class Flight(Job):
-    """A job under way."""
+    """A job that was dispatched and has not ended."""
 
     started: float = 0.0
-    abandoned: bool = False  # timed out; its device is still busy with it
+    abandoned: bool = False  # given up by the server (timeout), but its device is still busy with it
 
 
 class Engine(ABC):
-    """Drives one method. It is the `Server` its method talks to; a subclass sends jobs out and serves events."""
+    """Drives one method, for which it is the `Server`. Subclasses send out the jobs and handle what happens."""
 
-    clock: ClassVar[str]  # "virtual" or "wall": whose seconds ``now`` counts
-    flights: Mapping[int, Flight]  # jobs under way, by number
+    clock: ClassVar[str]  # "virtual" or "wall": the clock of ``now``
+    flights: Mapping[int, Flight]  # by job number
 
     def __init__(self, setup: EngineSetup, sizes: Ints) -> None:
         limits = setup.limits
@@ -87,12 +87,12 @@ class Engine(ABC):
         self.ledger = Ledger()
         self.selections = np.zeros(len(sizes), dtype=np.int64)
         self._streams: dict[str, Stream] = {}
-        self._score: PendingScore | None = None  # of the version evaluated last
-        self._row: tuple[float, int] | None = None  # time and version of the last row written
+        self._score: PendingScore | None = None  # of the last evaluated version
+        self._row: tuple[float, int] | None = None  # time and version of the last evaluation
         self._size, self._selected = sizes.data, self.selections.data  # the same memory, cheaper to look at one entry
         self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
 
-    # Orders of the method
+    # What a method orders
 
     def random(self, purpose: str) -> Stream:
         """See `Server.random`."""
@@ -131,10 +131,10 @@ class Engine(ABC):
     ) -> None:
         """See `Server.collect_features`."""
 
-    # The books
+    # Accounting and shared rules
 
     def _book_dispatch(self, device: int, weights: Weights) -> int | None:
-        """The number of a new job, or None past ``max_dispatches``."""
+        """Counts a dispatch and returns the number of the new job; None if ``max_dispatches`` is reached."""
         ledger = self.ledger
         number = ledger.dispatches
         if number >= self._most:
@@ -147,7 +147,7 @@ class Engine(ABC):
         return number
 
     def _take_upload(self, job: Job, weights: Weights, seconds: float, loss: float | None = None) -> None:
-        """The method gets to see an upload, or hears that it was refused."""
+        """Passes an upload to the method, or reports a loss if the upload is rejected."""
         ledger = self.ledger
         ledger.uploads += 1
         ledger.bytes += weights.nbytes
@@ -163,10 +163,10 @@ class Engine(ABC):
         self.method.on_upload(self, Upload(job, weights, self._size[device], rate, seconds, loss))
 
     def _problem(self, job: Job, weights: Weights) -> LossReason | None:
-        """The shared rules for what a method never gets to see."""
+        """Why an upload is rejected; None if it is valid. The same rules for all methods."""
         if weights.shape != job.weights.shape:
             return "rejected"
-        if not math.isfinite(weights.dot(weights)) and not np.isfinite(weights).all():  # the first is quick
+        if not math.isfinite(weights.dot(weights)) and not np.isfinite(weights).all():
             return "rejected"
         stale = self.limits.max_staleness
         return "stale" if stale is not None and self.version - job.version > stale else None
@@ -184,20 +184,20 @@ class Engine(ABC):
         self.outbox.put_row(self.now, self._score, self.ledger)
 
     def finish(self) -> None:
-        """The method's last word, the last evaluation; everything is recorded."""
+        """Ends the run: calls `Method.on_end`, evaluates the last version and emits all pending events."""
         self.method.on_end(self)
         if self._row != (self.now, self.version):
             self._evaluate()
         self.outbox.flush(wait=True)
 
     def flight_of(self, device: int) -> Flight | None:
-        """The job a device is busy with."""
+        """The job that a device is working on, if any."""
         return next((flight for flight in self.flights.values() if flight.device == device), None)
 
     # State
 
     def state(self) -> dict[str, Any]:
-        """Everything needed to go on from here; between two steps only. Waits for evaluations under way."""
+        """The complete state, for a checkpoint; only valid between two steps. Waits for pending evaluations."""
         self.outbox.flush(wait=True)
         assert self._score is not None
         method = {name: value for name, value in attributes(self.method).items() if name != "parameters"}
@@ -215,7 +215,7 @@ class Engine(ABC):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`."""
+        """Continues from a `state`."""
         self.now, self.version, self.model = state["now"], state["version"], state["model"]
         self.idle, self.ledger, self.selections = state["idle"], state["ledger"], state["selections"]
         self._selected = self.selections.data

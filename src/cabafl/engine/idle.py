@@ -1,4 +1,4 @@
-"""The set of idle devices."""
+"""The set of idle devices, with constant-time operations."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -11,9 +11,9 @@ from cabafl.state import State
 
 
 class IdleSet(State):
-    """Add, remove, test and draw in O(1): ids packed in an array, the last one fills the gap of a removed one.
+    """Adds, removes, tests and draws in O(1). Ids are packed in an array; the last one fills the gap of a removed one.
 
-    The order depends on the history of the run, which is the same in every repetition; a checkpoint stores it.
+    The order of the ids depends on the history of the run. It is the same in every repetition; checkpoints store it.
     """
 
     def __init__(self, devices: int, members: Ints) -> None:
@@ -29,11 +29,11 @@ class IdleSet(State):
         self._id, self._at = self._ids.data, self._place.data
 
     def state(self) -> dict[str, Any]:
-        """For checkpoints."""
+        """What a checkpoint stores."""
         return {"ids": self._ids, "place": self._place, "count": self._count}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The reverse of `state`."""
+        """Sets everything from a `state`."""
         self._ids, self._place, self._count = state["ids"], state["place"], state["count"]
         self._views()
 
@@ -47,15 +47,15 @@ class IdleSet(State):
         return iter(self.array().tolist())
 
     def array(self) -> Ints:
-        """The members, packed; a view."""
+        """All members, as a view: valid until the next change."""
         return self._ids[: self._count]
 
     def among(self, devices: Ints) -> npt.NDArray[np.bool_]:
-        """Which of ``devices`` are members."""
+        """A mask: which of ``devices`` are members."""
         return self._place[devices] >= 0
 
     def add(self, device: int) -> None:
-        """A device becomes idle; it must not be already."""
+        """Adds a device; raises RuntimeError if it is a member."""
         count = self._count
         if self._at[device] >= 0:
             raise RuntimeError(f"device {device} is idle already")
@@ -64,7 +64,7 @@ class IdleSet(State):
         self._count = count + 1
 
     def remove(self, device: int) -> None:
-        """A device is taken."""
+        """Removes a device; raises RuntimeError if it is not a member."""
         place = self._at[device]
         if place < 0:
             raise RuntimeError(f"device {device} is not idle")
@@ -75,14 +75,14 @@ class IdleSet(State):
         self._at[device] = -1
 
     def draw(self, random: Random, without: int | None = None) -> int:
-        """One member, uniformly; ``without`` is left out while there is another."""
+        """Draws one member uniformly. ``without`` is drawn only if it is the only member."""
         if without is None or self._count == 1 or without not in self:
             return self._id[random.below(self._count)]
         place = random.below(self._count - 1)
         return self._id[place if place < self._at[without] else place + 1]
 
     def draw_many(self, random: Random, k: int, without: Collection[int] = ()) -> list[int]:
-        """Up to ``k`` distinct members, none of ``without``; that takes a look at all members."""
+        """Draws up to ``k`` distinct members, none of ``without``. O(n) if ``without`` has members, else O(k)."""
         barred = [self._at[device] for device in without if device in self]
         members = np.delete(self.array(), barred) if barred else self._id
         count = self._count - len(set(barred))

@@ -1,4 +1,4 @@
-"""What a run has cost so far."""
+"""The costs of a run so far."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from cabafl.state import State
 
 @dataclass
 class Ledger(State):
-    """Everything that travels is counted, the first dispatches and the first collection too."""
+    """Counts every transfer, including the first dispatches and the first feature collection."""
 
     dispatches: int = 0
     downloads: int = 0
@@ -17,7 +17,7 @@ class Ledger(State):
     feature_uploads: int = 0
     bytes: int = 0
     joules: float = 0.0
-    slowed: int = 0  # jobs that a device slowed down in the middle
+    slowed: int = 0  # jobs during which the device slowed down
     losses: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by reason
     staleness: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # uploads by staleness
 
@@ -27,11 +27,11 @@ class Ledger(State):
 
     @property
     def mean_staleness(self) -> float | None:
-        """Of all uploads; None before the first."""
+        """Mean over all accepted uploads; None if there are none."""
         uploads = sum(self.staleness.values())
         return sum(s * n for s, n in self.staleness.items()) / uploads if uploads else None
 
     @property
     def transfers(self) -> int:
-        """Models that travelled one way; the small feature vectors do not count."""
+        """Number of models sent in either direction; feature vectors are not counted."""
         return self.downloads + self.uploads + self.feature_downloads

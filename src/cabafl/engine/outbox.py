@@ -1,4 +1,4 @@
-"""Keeps the record in the order of virtual time, although evaluations are computed beside training."""
+"""Keeps events in order although evaluations are computed in parallel to training and finish later."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from cabafl.execution.base import EvaluateJob, Executor
 from cabafl.methods.base import Weights
 from cabafl.recording.events import Evaluated, Event
 
-PENDING_LIMIT = 16  # evaluations that may be under way before the engine waits for the oldest
+PENDING_LIMIT = 16  # pending evaluations at which the engine waits for the oldest one
 
 
 class PendingScore:
-    """Accuracy and loss of one version, computed when first needed, in fixed chunks added in order."""
+    """Accuracy and loss of one version, computed in fixed chunks that are added in order."""
 
     def __init__(self, version: int, value: tuple[float, float] | None = None) -> None:
         self.version = version
@@ -21,15 +21,15 @@ class PendingScore:
         self._tickets: list[int] = []
 
     def begin(self, executor: Executor, weights: Weights, now: float) -> None:
-        """Hands the chunks out."""
+        """Submits the chunks to the executor."""
         self._tickets = [executor.submit(EvaluateJob(weights, i), now) for i in range(executor.evaluation_chunks)]
 
     def ready(self, executor: Executor) -> bool:
-        """Whether `get` would not wait."""
+        """Whether `get` returns without waiting."""
         return self.value is not None or all(map(executor.done, self._tickets))
 
     def get(self, executor: Executor) -> tuple[float, float]:
-        """Accuracy and mean loss."""
+        """Accuracy and mean loss; waits for them if necessary."""
         if self.value is None:
             parts = [executor.result(ticket) for ticket in self._tickets]
             samples = sum(part.samples for part in parts)
@@ -45,17 +45,17 @@ class _PendingRow:
 
 
 class Outbox:
-    """A queue in front of the listeners; empty, and out of the way, unless an evaluation is under way."""
+    """A queue in front of the listeners. While no evaluation is pending, events bypass it."""
 
     def __init__(self, executor: Executor, emit: Callable[[Event], None]) -> None:
         self._executor = executor
         self._emit = emit
-        self.put = emit  # takes an event of now
-        self.waiting: deque[Event | _PendingRow] = deque()  # the first is a row under way
+        self.put = emit  # emits or queues an event
+        self.waiting: deque[Event | _PendingRow] = deque()  # starts with a pending row
         self._pending = 0
 
     def put_row(self, time: float, score: PendingScore, ledger: Ledger) -> None:
-        """An evaluation of now, whose figures may come later; the totals are those of now."""
+        """Queues an evaluation whose score may come later; its totals are the current ones."""
         totals = (
             ledger.downloads,
             ledger.uploads,
@@ -70,7 +70,7 @@ class Outbox:
         self.flush(wait=self._pending > PENDING_LIMIT)
 
     def flush(self, wait: bool = False) -> None:
-        """Sends on what is complete; with ``wait`` everything, however long it takes."""
+        """Emits what is complete; with ``wait`` everything, waiting for pending evaluations."""
         while self.waiting:
             entry = self.waiting[0]
             if isinstance(entry, _PendingRow):

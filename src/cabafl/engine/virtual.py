@@ -1,9 +1,9 @@
-"""The engine in virtual time: it keeps the clock and the devices, and carries out what the method decides.
+"""The engine in virtual time: a queue of future events, and simulated devices.
 
-Events are served by (time, rank, serial): equal times in the order they were scheduled, evaluations last, so that an
-evaluation at time t sees everything that happened at t. How long a job will take, and whether its result will be used,
-is known when it is dispatched: results nobody will use are never computed. All other jobs in flight are already being
-trained while the clock waits for the earliest.
+Events are handled in the order (time, rank, serial): equal times in the order they were scheduled, evaluations last, so
+that an evaluation at time t includes everything that happened at t. When a job is dispatched, its duration and whether
+its result will be used are already known. Results that will not be used are never computed; all other jobs in flight
+are computed in parallel while the clock waits for the earliest one.
 """
 
 import heapq
@@ -28,10 +28,10 @@ AHEAD = 64  # feature chunks computed ahead; limits how many are in memory
 
 
 class Kind(IntEnum):
-    """What an entry of the event queue is."""
+    """Kinds of entries in the event queue."""
 
-    FINISH = 0  # a device ends a job
-    TIMEOUT = 1  # the server gives a job up
+    FINISH = 0  # a device finishes a job
+    TIMEOUT = 1  # the server gives up a job
     FEATURES = 2
     TIMER = 3
     EVALUATE = 4
@@ -45,18 +45,18 @@ _FINISH, _EVALUATE = Kind.FINISH, Kind.EVALUATE  # looking a member up costs as 
 
 @dataclass(slots=True)
 class SimulatedFlight(Flight):
-    """A job under way, whose end is known from the beginning."""
+    """A job of a simulated device, whose end is known when it is dispatched."""
 
     seconds: float = 0.0
     joules: float = 0.0
     corrupt: str | None = None
     needed: bool = False  # its result will be used
-    ticket: int | None = None  # of the executor, when it is needed
+    ticket: int | None = None  # from the executor, if the result is needed
 
 
 @dataclass(slots=True)
 class Gathering(State):
-    """A feature collection under way."""
+    """A feature collection in progress."""
 
     weights: Weights
     feature: FeatureKind
@@ -67,7 +67,7 @@ class Gathering(State):
 
 
 class VirtualEngine(Engine):
-    """Drives one method over one simulated fleet."""
+    """Runs one method on one simulated fleet."""
 
     clock = "virtual"
 
@@ -87,10 +87,10 @@ class VirtualEngine(Engine):
         self._faulty = bool(self.faults.loss or self.faults.corrupt or self.faults.slowdown)
         self._timeless = self.limits.slot_timeout is None
 
-    # The run
+    # The loop
 
     def start(self) -> None:
-        """Time 0."""
+        """Time 0: evaluates the initial model and starts the method."""
         self._evaluate()
         self._schedule_evaluation(1)
         if self.faults.devices_leave:
@@ -99,7 +99,8 @@ class VirtualEngine(Engine):
         self.method.start(self)
 
     def step(self) -> bool:
-        """Serves one event; False when the run is over. An interrupt leaves the state as it was before the event."""
+        """Handles the next event; False when the run is over. If ``interrupt`` raises, the state is the one before the
+        event."""
         if self.ledger.dispatches >= self._most and self._all_back():
             return False
         if not self.queue or self.queue[0][0] > self.horizon:
@@ -113,7 +114,7 @@ class VirtualEngine(Engine):
             trained = None if ticket is None else self.executor.result(ticket, self.interrupt)
             heapq.heappop(self.queue)
             self.now = time
-            if flight is not None:  # else cancelled, or its device left
+            if flight is not None:  # None: cancelled, or its device left
                 self._end_job(flight, trained)
         else:
             rows = self._gathered(time, what) if kind is Kind.FEATURES else None
@@ -125,18 +126,18 @@ class VirtualEngine(Engine):
         return True
 
     def run(self) -> None:
-        """From time 0 to the end."""
+        """Runs from time 0 to the end."""
         self.start()
         while self.step():
             pass
         self.finish()
 
     def _all_back(self) -> bool:
-        """After the last allowed dispatch, the run lasts until all jobs are back."""
+        """Whether no job is pending; after ``max_dispatches`` jobs this ends the run."""
         return all(flight.abandoned for flight in self.flights.values())
 
     def _handle(self, kind: Kind, what: Any, rows: Any) -> None:
-        """All events but the end of a job."""
+        """Handles all events but the end of a job."""
         if kind is Kind.EVALUATE:
             self._evaluate()
             self._schedule_evaluation(what + 1)
@@ -161,10 +162,10 @@ class VirtualEngine(Engine):
         if self.limits.evaluate_versions is None:
             self._schedule_at(self.limits.evaluate_every * number, Kind.EVALUATE, number)
 
-    # Orders of the method
+    # What a method orders
 
     def dispatch(self, device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
-        """See `Server.dispatch`. Past ``max_dispatches`` nothing is sent any more."""
+        """See `Server.dispatch`."""
         number = self._book_dispatch(device, weights)
         if number is None:
             return None
@@ -191,7 +192,7 @@ class VirtualEngine(Engine):
         return number
 
     def _schedule_end(self, flight: SimulatedFlight, fate: Fate) -> bool:
-        """Schedules how the job ends; whether its trained weights will be used."""
+        """Schedules the end of a job and returns whether its trained weights will be used."""
         number, end = flight.number, self.now + flight.seconds
         if fate.crash_at is not None:
             end = self.now + fate.crash_at * flight.seconds
@@ -209,7 +210,7 @@ class VirtualEngine(Engine):
         flight.ticket = self.executor.submit(training, flight.started + flight.seconds)
 
     def cancel(self, job: int) -> None:
-        """See `Server.cancel`. The energy spent so far stays spent."""
+        """See `Server.cancel`. The energy spent so far is counted."""
         flight = self._drop(job)
         if flight is None:
             return
@@ -218,7 +219,7 @@ class VirtualEngine(Engine):
         self.idle.add(flight.device)
 
     def _drop(self, number: int) -> SimulatedFlight | None:
-        """Ends a flight before its time."""
+        """Ends a job early; None if there is no such job."""
         flight = self.flights.pop(number, None)
         if flight is not None:
             if flight.ticket is not None:
@@ -233,7 +234,7 @@ class VirtualEngine(Engine):
     def collect_features(
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
-        """See `Server.collect_features`. Devices answer beside their training; one event marks the last answer."""
+        """See `Server.collect_features`. Devices answer in parallel to training; one event marks the last answer."""
         here = self.sizes > 0
         here[list(self.away)] = False
         asked = np.flatnonzero(here)
@@ -308,16 +309,16 @@ class VirtualEngine(Engine):
         self.method.on_idle(self, device)
 
     def _gathered(self, end: float, what: Gathering) -> npt.NDArray[np.float32]:
-        """One row per device. The new table overwrites the old one part by part, so that a large fleet's features are
-        in memory once; from the first overwritten row on there is no interrupt."""
+        """The feature table, one row per device. It overwrites the previous table chunk by chunk, so that the features
+        of a large fleet are in memory only once. After the first chunk it cannot be interrupted."""
         chunks = self.executor.feature_chunks if what.needed else []
         tickets = deque(what.tickets)
         for i, devices in enumerate(chunks):
             part = self.executor.result(tickets.popleft(), self.interrupt if i == 0 else None)
             if i + AHEAD < len(chunks):
                 tickets.append(self._submit_chunk(end, what, chunks[i + AHEAD]))
-            if part.shape[1] > self._features.shape[1]:  # the first of them; 0: none of these devices has samples
-                # torch's memory is aligned: the method's sums over it have the same bits in every run
+            if part.shape[1] > self._features.shape[1]:  # a chunk without samples has width 0
+                # torch aligns memory, so that sums over it have the same bits in every run
                 self._features = torch.zeros((len(self.fleet), part.shape[1])).numpy()
             self._features[devices.start : devices.stop] = part if part.shape[1] else 0.0
         return self._features
@@ -339,7 +340,7 @@ class VirtualEngine(Engine):
     # State
 
     def state(self) -> dict[str, Any]:
-        """See `Engine.state`: with the queue and the jobs in flight."""
+        """See `Engine.state`; adds the queue and the jobs in flight."""
         return super().state() | {
             "away": sorted(self.away),
             "flights": self.flights,
@@ -348,7 +349,7 @@ class VirtualEngine(Engine):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`: jobs that were under way are handed out again, with the same results."""
+        """Continues from a `state`. Jobs in flight are computed again, with the same results."""
         super().restore(state)
         self.away = set(state["away"])
         self.flights = state["flights"]
@@ -363,5 +364,5 @@ class VirtualEngine(Engine):
 
 
 def _corrupted(weights: Weights, how: str | None) -> Weights:
-    """What a faulty device sends."""
+    """The upload of a faulty device: all NaN, or of the wrong length."""
     return np.full_like(weights, np.nan) if how == "nan" else np.zeros(weights.size + 1, dtype=np.float32)

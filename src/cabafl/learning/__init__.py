@@ -1,1 +1,1 @@
-"""What happens on a device: flat weights, local training, features, evaluation."""
+"""What a device computes: flat weights, local training, features, evaluation."""

@@ -1,8 +1,8 @@
 """Local training with differential privacy (DP-SGD, Abadi et al., 2016), on per-sample gradients of Opacus.
 
-Each step takes every sample with probability batch / n, clips the gradient of each sample taken to a norm, adds
-Gaussian noise to their sum and divides by the batch size asked for. What an upload then tells about any one sample is
-bounded; `epsilon` says how well.
+Each step includes every sample with probability batch / n, clips the gradient of each included sample to a norm, adds
+Gaussian noise to their sum and divides by the nominal batch size. This bounds what an upload reveals about any one
+sample; `epsilon` computes the bound.
 """
 
 import math
@@ -23,31 +23,31 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class DpSgd:
-    """Norm to which each sample's gradient is clipped, and noise as a multiple of it."""
+    """The norm each sample's gradient is clipped to, and the noise as a multiple of it."""
 
     clip: float
     noise: float
 
     @classmethod
     def of(cls, section: PrivacySection) -> "DpSgd | None":
-        """As the experiment says; None: training without differential privacy."""
+        """From the experiment's settings; None means training without differential privacy."""
         return None if section.dp_clip is None else cls(section.dp_clip, section.dp_noise)
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
-    """As many as an epoch without privacy has."""
+    """As many steps as an epoch of ordinary SGD has."""
     return max(1, math.ceil(samples / batch_size))
 
 
 def drawn(samples: int, batch_size: int, generator: torch.Generator) -> Tensor:
-    """The samples of one step; possibly none."""
+    """Indices of the samples included in one step; may be empty."""
     rate = min(1.0, batch_size / samples)
     return torch.nonzero(torch.rand(samples, generator=generator) < rate).flatten()
 
 
 @contextmanager
 def per_sample_gradients(network: nn.Module) -> Iterator[None]:
-    """Inside, a backward pass also leaves ``grad_sample`` in every parameter."""
+    """Inside the context, a backward pass also stores ``grad_sample`` in every parameter."""
     module = _opacus().GradSampleModule
     try:
         wrapped = module(network, loss_reduction="mean")
@@ -56,7 +56,7 @@ def per_sample_gradients(network: nn.Module) -> Iterator[None]:
             "privacy.dp_noise: the network has layers that mix the samples of a batch (batch normalisation); accepted: "
             "networks without, e.g. model.name = cnn or mlp"
         ) from None
-    # Opacus takes for granted that a convolution's inputs are not in channels-last order: it would be wrong, silently.
+    # Opacus gives silently wrong results for convolutions whose inputs are in channels-last order.
     straight = [m.register_forward_pre_hook(_contiguous) for m in network.modules() if isinstance(m, _CONVOLUTIONS)]
     try:
         with warnings.catch_warnings():
@@ -78,7 +78,7 @@ def _contiguous(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor,
 
 @torch.no_grad()
 def make_private(parameters: list[nn.Parameter], how: DpSgd, batch_size: int, generator: torch.Generator) -> None:
-    """Turns the per-sample gradients of a step into the noisy gradient the optimiser gets to see."""
+    """Replaces the per-sample gradients of a step by the clipped and noisy gradient that the optimiser uses."""
     found = {p: getattr(p, "grad_sample", None) for p in parameters}
     parts: list[Tensor] = [part for part in found.values() if part is not None]
     factors = None
@@ -96,13 +96,13 @@ def make_private(parameters: list[nn.Parameter], how: DpSgd, batch_size: int, ge
 
 
 def epsilon(how: DpSgd, samples: int, batch_size: int, steps: int, delta: float) -> float:
-    """The privacy spent on a device of so many samples after so many steps, by Renyi accounting."""
+    """Epsilon of a device with ``samples`` samples after ``steps`` steps, by Renyi accounting."""
     if steps == 0:
         return 0.0
     accountant = _opacus().accountants.RDPAccountant()
     accountant.history = [(how.noise, min(1.0, batch_size / samples), steps)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the orders it tried
+        warnings.simplefilter("ignore")  # about the range of Renyi orders
         return float(accountant.get_epsilon(delta))
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F  # noqa: N812
 
 
 class Score(NamedTuple):
-    """Sums over samples, so that parts can be added."""
+    """Sums over samples, so that the scores of chunks can be added."""
 
     correct: int
     loss: float
@@ -16,7 +16,7 @@ class Score(NamedTuple):
 
 
 def evaluate(network: nn.Module, x: Tensor, y: Tensor, batch: int = 500) -> Score:
-    """Correct answers and summed cross entropy in evaluation mode, in fixed batches added in order."""
+    """Counts correct answers and sums the cross entropy, in fixed batches that are added in order."""
     network.eval()
     correct, loss = 0, 0.0
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""The feature distribution of a set of samples: one layer's activations, summed. Additive by construction."""
+"""The feature distribution of a set of samples: the sum of one layer's activations. Sums of disjoint sets add up."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +13,12 @@ _BATCH = 500
 
 
 def layer_names(network: nn.Module) -> list[str]:
-    """The dotted names a feature layer can have."""
+    """The dotted names of all layers."""
     return [name for name, _ in network.named_modules() if name]
 
 
 def find_layer(network: nn.Module, name: str | None) -> nn.Module:
-    """The module behind a dotted name."""
+    """The layer of that name; raises `UserError` if there is none."""
     names = layer_names(network)
     if name is None:
         raise UserError(f"model.feature_layer is missing and this model names none; accepted: {', '.join(names)}")
@@ -43,7 +43,7 @@ def _captured(layer: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _activations(output: Tensor) -> Tensor:
-    """One vector per sample: pictures are averaged over positions, of sequences the last step counts."""
+    """One vector per sample: the mean over positions for pictures, the last step for sequences."""
     if output.dim() == 4:
         return output.mean(dim=(2, 3))
     if output.dim() == 3:
@@ -52,7 +52,7 @@ def _activations(output: Tensor) -> Tensor:
 
 
 def _counts(output: Tensor) -> Tensor:
-    """How often each neuron is active, over all positions of a sample."""
+    """Per sample, how often each neuron is active, summed over positions."""
     active = output > 0
     if output.dim() == 4:
         return active.sum(dim=(2, 3))
@@ -60,9 +60,10 @@ def _counts(output: Tensor) -> Tensor:
 
 
 def feature_sum(network: nn.Module, layer: nn.Module, x: Tensor, counts: bool = False) -> Tensor:
-    """Sum over the samples of the layer's activations (or of how often each neuron is active), in float64.
+    """The sum over the samples of the layer's activations, in float64; with ``counts`` of how often each neuron is
+    active.
 
-    Evaluation mode, no gradient; the network stays in evaluation mode.
+    Puts the network into evaluation mode and leaves it there.
     """
     network.eval()
     reduce = _counts if counts else _activations
@@ -78,7 +79,7 @@ def feature_sum(network: nn.Module, layer: nn.Module, x: Tensor, counts: bool = 
 
 
 def features_of_each(network: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
-    """The activations of every sample by itself, one float64 row each; `feature_sum` is their sum."""
+    """The activations of each sample as a float64 row; `feature_sum` is the sum of the rows."""
     network.eval()
     with torch.inference_mode(), _captured(layer) as outputs:
         network(x)
@@ -86,5 +87,5 @@ def features_of_each(network: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def label_histogram(y: Tensor, classes: int) -> Tensor:
-    """How many samples of each class, in float64."""
+    """Number of samples per class, in float64."""
     return torch.bincount(y, minlength=classes).double().cpu()

@@ -1,4 +1,4 @@
-"""What a device does to its feature vector before anybody else sees it."""
+"""Protects a feature vector on the device before it is sent."""
 
 from dataclasses import dataclass
 
@@ -12,18 +12,18 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FeaturePrivacy:
-    """Shortened to a norm, then Gaussian noise on every number; nothing by default."""
+    """Clips the vector to a norm, then adds Gaussian noise to every entry; does nothing by default."""
 
     clip: float | None = None
     noise: float = 0.0  # standard deviation as a multiple of ``clip``
 
     @classmethod
     def of(cls, section: PrivacySection) -> "FeaturePrivacy":
-        """As the experiment says."""
+        """From the experiment's settings."""
         return cls(section.feature_clip, section.feature_noise)
 
     def applied(self, feature: Floats, random: np.random.Generator | None) -> Floats:
-        """The vector that leaves the device; ``random`` is needed where there is noise."""
+        """The protected vector; ``random`` is required if there is noise."""
         if self.clip is None:
             return feature
         norm = float(np.sqrt((feature * feature).sum()))

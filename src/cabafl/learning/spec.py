@@ -1,4 +1,4 @@
-"""The one description of a task, from which any process builds the same one: this process, workers, Ray, devices."""
+"""The description of a task, from which this process, workers, Ray actors and devices build the same one."""
 
 from typing import Annotated
 
@@ -30,7 +30,7 @@ class TaskSpec(BaseModel):
     classes: Count
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
-    feature_layer: str | None  # None: the network's own choice
+    feature_layer: str | None  # None: the layer the network names
     training: TrainingSection
     privacy: PrivacySection
 

@@ -1,4 +1,4 @@
-"""Data, partition and network together: everything a device job needs, in one process."""
+"""Data, partition and network together: everything that a job needs in one process."""
 
 import hashlib
 import secrets
@@ -24,19 +24,19 @@ from cabafl.rng import rng, seed64
 if TYPE_CHECKING:
     from cabafl.learning.spec import TaskSpec
 
-EVALUATION_CHUNK = 2500  # test samples per evaluation job: fixed, so that sums do not depend on who computes them
-FEATURE_CHUNK = 2500  # training samples per feature job, about
+EVALUATION_CHUNK = 2500  # test samples per evaluation job; fixed, so that sums do not depend on the executor
+FEATURE_CHUNK = 2500  # approximate number of training samples per feature job
 
 
 class Trained(NamedTuple):
-    """What a job gives back; ``loss`` is the mean training loss of the last epoch, where the objective asks for it."""
+    """The result of a training job; ``loss`` is the mean loss of the last epoch, if the objective asks for it."""
 
     weights: Weights
     loss: float | None = None
 
 
 class Task:
-    """Carries out jobs. The result of each depends on its arguments and the seed only, never on earlier jobs.
+    """Computes jobs. A result depends only on the arguments and the seed, never on earlier jobs.
 
     Made by `TaskSpec.build`, which puts the model on its processor.
     """
@@ -62,7 +62,7 @@ class Task:
         self._test: dict[int, tuple[Tensor, Tensor]] = {}
 
     def train(self, job: int, device: int, weights: Weights, objective: Objective) -> Trained:
-        """Local training of one model on one device's samples."""
+        """Trains ``weights`` on the samples of one device."""
         self.model.load(weights)
         x, y = self._samples(device)
         seed = seed64(self.spec.seed, "job", job)
@@ -71,7 +71,7 @@ class Task:
         return Trained(self.model.save(), loss)
 
     def features(self, weights: Weights, kind: FeatureKind, devices: Sequence[int]) -> npt.NDArray[np.float32]:
-        """One row per device, summed in float64 and kept in float32; devices without samples have zero rows."""
+        """One feature vector per device: summed in float64, returned as float32, zero for devices without samples."""
         rows: list[Tensor | None] = []
         if kind != "labels":
             self.model.load(weights)
@@ -101,28 +101,30 @@ class Task:
         return len(feature_sum(self.model.network, layer, x))
 
     def _feature_noise(self, weights: Weights, device: int) -> np.random.Generator:
-        """In a simulation a function of seed, device and weights."""
+        """In a simulation the noise is a function of seed, device and weights."""
         if not self.repeatable:
             return np.random.default_rng()
         digest = hashlib.blake2b(weights.tobytes(), digest_size=8).digest()
         return rng(self.spec.seed, "feature noise", device, int.from_bytes(digest, "little"))
 
     def evaluate(self, weights: Weights, chunk: int) -> Score:
-        """Score on one chunk of the test samples; chunks are added by the caller, in order."""
+        """The score on one chunk of the test samples; the caller adds the chunks in order."""
         self.model.load(weights)
         if chunk not in self._test:
             part = slice(chunk * EVALUATION_CHUNK, (chunk + 1) * EVALUATION_CHUNK)
-            x = self._to_processor(self.dataset.inputs(self.dataset.test.x[part])).clone()  # aligned memory of its own
+            x = self._to_processor(
+                self.dataset.inputs(self.dataset.test.x[part])
+            ).clone()  # aligned memory: the same bits in every run
             self._test[chunk] = x, self.dataset.test.y[part].to(self.processor)
         return evaluate(self.model.network, *self._test[chunk])
 
     @property
     def evaluation_chunks(self) -> int:
-        """How many chunks the test samples make."""
+        """Number of chunks of the test samples."""
         return -(-len(self.dataset.test) // EVALUATION_CHUNK)
 
     def feature_chunks(self) -> list[range]:
-        """Consecutive devices with about `FEATURE_CHUNK` samples together."""
+        """Ranges of consecutive devices, each with about `FEATURE_CHUNK` samples in total."""
         chunks, first = [], 0
         offsets = self.partition.offsets
         while first < len(self.partition):
@@ -136,12 +138,12 @@ class Task:
         return self.gather(self.partition.device(device), inputs)
 
     def gather(self, samples: npt.NDArray[np.int64], inputs: bool = True) -> tuple[Tensor, Tensor]:
-        """Training samples as the network takes them, and their labels; without ``inputs`` the labels only."""
+        """Training samples in the form the network takes, and their labels; without ``inputs`` only the labels."""
         index = torch.from_numpy(samples)
         y = self.dataset.train.y[index].to(self.processor)
         x = self.dataset.inputs(self.dataset.train.x[index]) if inputs else y
         return self._to_processor(x), y
 
     def _to_processor(self, x: Tensor) -> Tensor:
-        """Pictures in channels-last memory, as the network's: up to twice as fast on CPUs."""
+        """Pictures use channels-last memory, like the network: up to twice as fast on CPUs."""
         return x.to(self.processor, memory_format=torch.channels_last) if x.dim() == 4 else x.to(self.processor)

@@ -1,4 +1,4 @@
-"""Local SGD: what a device does with the model it receives."""
+"""Local SGD, as a device runs it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,27 +27,27 @@ class LocalTraining:
 
     @property
     def epochs(self) -> int:
-        """Passes over the samples."""
+        """Number of passes over the samples."""
         return self.settings.epochs if self.objective.epochs is None else self.objective.epochs
 
     @property
     def learning_rate(self) -> float:
-        """Step of this job."""
+        """Learning rate of this job."""
         return self.settings.learning_rate * self.objective.lr_scale
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """torch draws (initial weights, dropout) follow from ``seed`` inside, and the outside does not notice.
+    """Seeds torch's default generator inside the context and restores its state afterwards.
 
-    torch's layers take no generator of their own, so its default one is lent out and put back.
+    torch's layers (initial weights, dropout) accept no generator, so the default one has to be used.
     """
     if device is not None and device.type == "cuda":
         with torch.random.fork_rng(devices=[device]):
             torch.manual_seed(seed)
             yield
         return
-    # torch.manual_seed would note a stack trace for every GPU back end it might have to seed later, in every job.
+    # torch.manual_seed also records a stack trace for every GPU back end, in every job.
     generator = torch.default_generator
     before = generator.get_state()
     generator.manual_seed(seed)
@@ -58,7 +58,7 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 def batches(samples: int, batch_size: int, seed: int) -> tuple[Tensor, ...]:
-    """One epoch: all samples in a random order that depends on ``seed`` only; the last batch may be short."""
+    """The batches of one epoch, in a random order that depends only on ``seed``; the last batch may be smaller."""
     generator = torch.Generator().manual_seed(seed)
     return torch.split(torch.randperm(samples, generator=generator), batch_size)
 
@@ -121,8 +121,8 @@ def _train_privately(
 
 
 class _Sgd:
-    """torch.optim.SGD to the last bit, without its hooks and profiler marks (half of a small model's step) and without
-    the import of torch's compiler at its first step."""
+    """The same bits as torch.optim.SGD, without its hooks and profiler marks, which take half the time of a small
+    model's step, and without importing torch's compiler at the first step."""
 
     def __init__(self, parameters: list[nn.Parameter], how: LocalTraining) -> None:
         self.parameters = parameters
@@ -139,7 +139,7 @@ class _Sgd:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Applies the gradients and forgets them; a parameter the loss does not reach stays as it is."""
+        """Applies and clears the gradients; parameters without a gradient do not change."""
         reached = [i for i, p in enumerate(self.parameters) if p.grad is not None]
         parameters = [self.parameters[i] for i in reached]
         gradients = [p.grad for p in parameters]

@@ -1,4 +1,4 @@
-"""A model as one flat float32 vector: parameters first, then floating buffers, then integer buffers."""
+"""A model as one flat float32 vector: parameters, then floating-point buffers, then integer buffers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,30 +13,30 @@ Weights = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor of a model lies in the flat vector.
+    """The position of each tensor in the flat vector.
 
-    Integer buffers (batch counters) travel as floats and are rounded when a model is loaded, which makes a weighted
-    mean of models a rounded weighted mean of the counters.
+    Integer buffers (batch counters) are stored as floats and rounded when a model is loaded. A weighted mean of models
+    therefore contains the rounded weighted mean of the counters.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
-    offsets: tuple[int, ...]  # one more than names: the last is the length of the vector
+    offsets: tuple[int, ...]  # one more than names; the last one is the length of the vector
     trainable: int  # entries [0, trainable) are parameters, the rest buffers
     integers: int  # entries [integers, end) are integer buffers
 
     @property
     def size(self) -> int:
-        """Entries of the flat vector."""
+        """Length of the flat vector."""
         return self.offsets[-1]
 
     @property
     def bytes(self) -> int:
-        """Bytes of one model on the wire."""
+        """Bytes of one model when sent."""
         return 4 * self.size
 
     def tensors(self, weights: Weights) -> dict[str, Tensor]:
-        """Named tensors of a flat vector, integer buffers as int64: the form that is saved."""
+        """Splits a flat vector into named tensors, integer buffers as int64: the form of ``model.safetensors``."""
         flat = torch.from_numpy(weights.copy())
         named = {}
         for name, shape, start, end in zip(self.names, self.shapes, self.offsets, self.offsets[1:], strict=False):
@@ -46,15 +46,15 @@ class Layout:
 
 
 class FlatModel:
-    """A network with its layout: weights are copied in and out of the network's own tensors.
+    """A network with its layout. Weights are copied into and out of the network's tensors.
 
-    The network keeps its own (aligned) memory: training on views of a shared buffer could change the summation order
-    of matrix products, and with it the last bits.
+    The network does not use views of a shared buffer: their alignment could change the summation order of matrix
+    products, and with it the last bits.
     """
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
-        # remove_duplicate: shared tensors appear once
+        # named_parameters lists shared tensors once
         parameters = list(network.named_parameters())
         buffers = list(_persistent_buffers(network))
         floating = [(name, b) for name, b in buffers if b.is_floating_point()]
@@ -73,7 +73,7 @@ class FlatModel:
 
     @property
     def processor(self) -> torch.device:
-        """Where the network computes."""
+        """The device of torch that the network is on."""
         return self.tensors[0].device if self.tensors else torch.device("cpu")
 
     def load(self, weights: Weights) -> None:
@@ -85,7 +85,7 @@ class FlatModel:
                 tensor.copy_(part if tensor.is_floating_point() else part.round())
 
     def save(self) -> Weights:
-        """The network's state as a new flat vector."""
+        """Copies the network's state into a new flat vector."""
         weights = np.empty(self.layout.size, dtype=np.float32)
         flat = torch.from_numpy(weights)
         with torch.no_grad():

@@ -1,0 +1,76 @@
+"""Events keep their order although evaluations are finished later."""
+
+from typing import Any
+
+import numpy as np
+
+from cabafl.engine.ledger import Ledger
+from cabafl.engine.outbox import PENDING_LIMIT, Outbox, PendingScore
+from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt
+from cabafl.learning.evaluation import Score
+from cabafl.recording.events import Evaluated, Event, Noted
+
+WEIGHTS = np.zeros(1, dtype=np.float32)
+
+
+class SlowExecutor:
+    """Evaluates in two chunks; a result is there when the test says so, or when it is waited for."""
+
+    def __init__(self) -> None:
+        self.evaluation_chunks = 2
+        self.feature_chunks: list[range] = []
+        self.ready: set[int] = set()
+        self.jobs: list[ExecutorJob] = []
+
+    def submit(self, job: ExecutorJob, due: float = 0.0) -> int:
+        self.jobs.append(job)
+        return len(self.jobs) - 1
+
+    def done(self, ticket: int) -> bool:
+        return ticket in self.ready
+
+    def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
+        job = self.jobs[ticket]
+        assert isinstance(job, EvaluateJob)
+        return Score(3 + job.chunk, 2.0, 10)
+
+    def discard(self, ticket: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def pending(executor: SlowExecutor, version: int) -> PendingScore:
+    score = PendingScore(version)
+    score.begin(executor, WEIGHTS, 0.0)
+    return score
+
+
+def test_events_behind_a_pending_evaluation_wait_for_it() -> None:
+    executor, emitted = SlowExecutor(), list[Event]()
+    outbox, ledger = Outbox(executor, emitted.append), Ledger(downloads=3, uploads=2)
+    outbox.put(Noted(0.0, "first", {}))
+    outbox.put_row(1.0, pending(executor, 4), ledger)
+    ledger.uploads = 99  # the row has the totals of its own time
+    outbox.put(Noted(2.0, "behind", {}))
+    executor.ready = {0}
+    outbox.flush()
+    assert [event.time for event in emitted] == [0.0]
+    executor.ready = {0, 1}
+    outbox.flush()
+    row = emitted[1]
+    assert isinstance(row, Evaluated)
+    assert (row.time, row.version, row.accuracy, row.loss, row.downloads, row.uploads) == (1.0, 4, 7 / 20, 0.2, 3, 2)
+    assert [event.time for event in emitted] == [0.0, 1.0, 2.0]
+    outbox.put(Noted(3.0, "at once", {}))
+    assert len(emitted) == 4
+
+
+def test_too_many_pending_evaluations_are_waited_for() -> None:
+    executor, emitted = SlowExecutor(), list[Event]()
+    outbox = Outbox(executor, emitted.append)
+    for version in range(PENDING_LIMIT + 1):
+        assert emitted == []
+        outbox.put_row(float(version), pending(executor, version), Ledger())
+    assert [event.time for event in emitted] == [float(version) for version in range(PENDING_LIMIT + 1)]

@@ -1,0 +1,73 @@
+"""Local training against a naive twin."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from cabafl.config import TrainingSection
+from cabafl.learning.training import LocalTraining, batches, train
+from cabafl.learning.weights import FlatModel
+from cabafl.methods.base import Objective
+
+
+def normed() -> nn.Module:
+    """A network with floating and integer buffers."""
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+@given(st.integers(1, 120), st.integers(1, 50), st.integers(0, 2**40))
+def test_an_epoch_visits_every_sample_once(samples: int, size: int, seed: int) -> None:
+    parts = batches(samples, size, seed)
+    assert sorted(torch.cat(parts).tolist()) == list(range(samples))
+    assert all(len(part) == size for part in parts[:-1])
+    assert [p.tolist() for p in parts] == [p.tolist() for p in batches(samples, size, seed)]
+
+
+def naive_sgd(network: nn.Module, x: Tensor, y: Tensor, s: LocalTraining, orders: list[tuple[Tensor, ...]]) -> None:
+    """u <- m u + g + prox (w - start); w <- w - lr u, written out."""
+    parameters = list(network.parameters())
+    start = [p.detach().clone() for p in parameters]
+    momentum = [torch.zeros_like(p) for p in parameters]
+    for order in orders:
+        for batch in order:
+            network.zero_grad()
+            F.cross_entropy(network(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                for p, u, w0 in zip(parameters, momentum, start, strict=True):
+                    assert p.grad is not None
+                    settings, prox = s.settings, s.objective.prox
+                    u.mul_(settings.momentum).add_(p.grad + prox * (p - w0) + settings.weight_decay * p)
+                    p.sub_(s.learning_rate * u)
+
+
+@pytest.mark.parametrize("prox", [0.0, 0.3])
+def test_local_training_is_sgd_as_specified(prox: float) -> None:
+    from cabafl.rng import seed64
+
+    x, y = torch.randn(23, 4), torch.randint(0, 3, (23,))
+    section = TrainingSection(epochs=3, batch_size=5, learning_rate=0.1, momentum=0.5, weight_decay=0.01)
+    settings = LocalTraining(section, Objective(prox=prox))
+    fast, naive = FlatModel(normed()), FlatModel(normed())
+    naive.load(fast.save())
+    train(fast.network, x, y, settings, seed=11)
+    naive.network.train()
+    naive_sgd(naive.network, x, y, settings, [batches(23, 5, seed64(11, "shuffle", epoch)) for epoch in range(3)])
+    np.testing.assert_allclose(fast.save(), naive.save(), rtol=2e-4, atol=1e-6)
+
+
+def test_dropout_follows_from_the_job_not_from_the_global_generator() -> None:
+    x, y = torch.randn(20, 4), torch.randint(0, 3, (20,))
+    model = FlatModel(nn.Sequential(nn.Linear(4, 32), nn.Dropout(0.5), nn.Linear(32, 3)))
+    start = model.save()
+    results = []
+    for noise, seed in ((1, 5), (2, 5), (3, 6)):
+        torch.manual_seed(noise)
+        model.load(start)
+        train(model.network, x, y, LocalTraining(TrainingSection(epochs=2, batch_size=20)), seed)
+        results.append(model.save())
+    np.testing.assert_array_equal(results[0], results[1])
+    assert not np.array_equal(results[0], results[2])
