@@ -1,23 +1,27 @@
-# Works on a fresh machine with Python 3.11+ and make: the environment is made when it is missing or out of date.
+# Works on a fresh machine with Python 3.11+ and make: each target installs what it needs into .venv, when it is missing
+# or pyproject.toml has changed.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo test test-deploy lint docs clean
+.PHONY: demo lint test-quick test test-deploy coverage docs clean
 
+# The package alone, all its extras with the tools of development, and the tools of the documentation site.
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	$(INSTALL) .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	$(INSTALL) '.[all,dev]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(INSTALL) '.[docs]'
 	touch $@
 
+# CaBaFL on MNIST digits, one to two minutes.
 demo: $(VENV)/.run
 	$(BIN)/cabafl run
 
@@ -27,14 +31,24 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# While you work: all but the slow tests, under a minute on two cores.
+test-quick: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not deploy'
+
 test: lint
 	$(BIN)/python -m pytest -n 2
 
+# Whole runs with real processes, some minutes.
 test-deploy: $(VENV)/.dev
 	$(BIN)/python -m pytest -m deploy
 
+# Lines and branches that no test of `make test` reaches.
+coverage: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered
+
+# The documentation site, into site/; a warning is an error.
 docs: $(VENV)/.docs
 	$(BIN)/python tools/build_site.py
 
 clean:
-	rm -rf $(VENV) build dist site .cache .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site .cache .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,8 +1,69 @@
 """Shared by all tests."""
 
+from collections.abc import Sequence
+
+import pytest
 import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
 settings.register_profile("suite", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("suite")
+
+# Files and tests that take seconds: whole runs, commands, workers, proxies. `make test-quick` leaves them out, so that
+# the rest ends within a minute on two cores (`pytest --durations=20` shows what to add).
+SLOW_FILES = {
+    "tests/bench/test_bench.py",
+    "tests/cli/test_bench.py",
+    "tests/cli/test_observe.py",
+    "tests/cli/test_report.py",
+    "tests/cli/test_run.py",
+    "tests/comparison/test_grid.py",
+    "tests/deployment/test_refusals.py",
+    "tests/deployment/test_serve.py",
+    "tests/execution/test_pool.py",
+    "tests/execution/test_ray.py",
+    "tests/reporting/test_report.py",
+}
+SLOW_TESTS = {  # by name, wherever they stand
+    "test_a_disk_that_is_full_stops_the_run_with_a_message_and_keeps_the_checkpoint",
+    "test_a_full_disk_at_a_checkpoint_keeps_the_previous_one",
+    "test_a_key_set_to_none_is_written_and_read_back",
+    "test_a_million_devices",
+    "test_a_report_reads_simulated_and_deployed_runs",
+    "test_a_run_repeats_and_tells_what_it_spent",
+    "test_a_run_stopped_again_and_again_ends_in_the_same_bytes",
+    "test_a_run_without_checkpoint_starts_again",
+    "test_all_of_shakespeare",
+    "test_an_interrupted_run_without_a_checkpoint_starts_again",
+    "test_bad_input_in_a_real_process",
+    "test_cifar10_through_npm_restores_the_original_batches",
+    "test_data_show_draws_the_partition",
+    "test_devices_without_samples_are_never_selected",
+    "test_example_method_learns",
+    "test_example_method_survives_devices_that_time_out",
+    "test_example_model_works",
+    "test_greeting",
+    "test_lists",
+    "test_no_slot_is_lost_for_ever",
+    "test_printed_configuration_is_a_working_file",
+    "test_python_example_of_the_readme_runs",
+    "test_python_example_of_the_start_page_runs",
+    "test_python_interface",
+    "test_run_folder_is_complete_and_consistent",
+    "test_run_folder_page_names_every_file_figure_column_and_event",
+    "test_sigkill_at_random_moments",
+    "test_ten_thousand_uploads_with_every_fault",
+    "test_two_processes_do_not_write_one_run",
+    "test_two_runs_give_the_same_bytes_and_another_seed_does_not",
+    "test_unwritable_and_existing_folders",
+    "test_who_waits_for_a_run_that_gets_finished_leaves_it_alone",
+}
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Marks the slow ones."""
+    for item in items:
+        file, name = item.nodeid.split("[")[0].split("::")
+        if file in SLOW_FILES or name in SLOW_TESTS:
+            item.add_marker(pytest.mark.slow)
