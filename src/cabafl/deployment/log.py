@@ -1,0 +1,54 @@
+"""The log of a server or device: time, level and device on every line, as text or JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import IO, Any, Literal
+
+LogFormat = Literal["text", "json"]
+REPEAT_AFTER = 600.0  # seconds until the same complaint is written again, with how often it came meanwhile
+
+
+class Log:
+    """Writes one line per call. A warning that repeats is written once and counted."""
+
+    def __init__(
+        self, form: LogFormat = "text", file: IO[str] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.form = form
+        self.file = file or sys.stderr
+        self.clock = clock
+        self._complaints: dict[tuple[int | None, str], tuple[float, int]] = {}  # time last written, times since
+
+    def info(self, text: str, device: int | None = None, **facts: Any) -> None:
+        """Something that happens in every run."""
+        self._write("info", text, device, facts)
+
+    def warn(self, text: str, device: int | None = None, **facts: Any) -> None:
+        """Something an operator may want to look into."""
+        now, key = self.clock(), (device, text)
+        written, count = self._complaints.get(key, (None, 0))
+        if written is not None and now - written < REPEAT_AFTER:
+            self._complaints[key] = written, count + 1
+            return
+        if len(self._complaints) > 10_000:  # texts from devices must not fill the memory
+            self._complaints.clear()
+        self._complaints[key] = now, 0
+        self._write("warning", text, device, facts | ({"repeated": count} if count else {}))
+
+    def _write(self, level: str, text: str, device: int | None, facts: dict[str, Any]) -> None:
+        stamp = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        text = "".join(c if c.isprintable() else " " for c in text)  # texts of devices cannot forge lines
+        if self.form == "json":
+            entry = {"time": stamp, "level": level, "device": device, "text": text, **facts}
+            line = json.dumps(entry, default=str)
+        else:
+            who = "" if device is None else f" device {device}:"
+            more = "".join(f" {name}={value}" for name, value in facts.items())
+            line = f"{stamp} {level:7}{who} {text}{more}"
+        try:
+            print(line, file=self.file, flush=True)  # noqa: T201
+        except (OSError, ValueError):
+            return  # a closed pipe must not end a run

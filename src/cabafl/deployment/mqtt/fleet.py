@@ -1,0 +1,52 @@
+"""A fleet folder as the network of a run: see `server.carrier.Network`."""
+
+from collections.abc import Sequence
+from typing import IO
+
+from cabafl.deployment.folder.layout import CA, CERTIFICATE, PRIVATE_KEY, Device, FleetFolder
+from cabafl.deployment.log import Log
+from cabafl.deployment.mqtt.carrier import MqttCarrier
+from cabafl.deployment.mqtt.link import Account, Credentials
+from cabafl.deployment.mqtt.topics import SERVER, user_of
+from cabafl.deployment.server.carrier import RunOnFleet
+from cabafl.files import lock
+
+LOCK = "server.lock"
+SESSION = 7 * 86400  # seconds for which the broker keeps uploads for a server that is away
+WINDOW = 50  # uploads on their way to the server that it has not journaled yet
+KEEPALIVE = 30  # seconds
+
+
+class MqttFleet:
+    """The devices of a fleet folder, through the folder's broker."""
+
+    def __init__(self, fleet: FleetFolder) -> None:
+        self.fleet = fleet
+        self._lock: IO[str] | None = None  # held until this process ends
+
+    @property
+    def devices(self) -> Sequence[int]:
+        """See `Network`."""
+        return self.fleet.device_ids()
+
+    def open(self, run: RunOnFleet, log: Log) -> MqttCarrier:
+        """See `Network`."""
+        if self._lock is None:
+            self.fleet.state.mkdir(exist_ok=True)
+            self._lock = (self.fleet.state / LOCK).open("w")
+            lock(self._lock, f"{self.fleet.path}: another server runs on this fleet; accepted: one at a time")
+        return MqttCarrier(server_account(self.fleet), run, log)
+
+
+def server_account(fleet: FleetFolder) -> Account:
+    """How the server of a fleet connects to its broker."""
+    files = Credentials(fleet.path / "ca.crt", fleet.path / "server.crt", fleet.path / "server.key")
+    host, port = fleet.broker
+    return Account(host, port, SERVER, files, keepalive=KEEPALIVE, session=SESSION, window=WINDOW)
+
+
+def device_account(device: Device) -> Account:
+    """How a device connects to its broker."""
+    files = Credentials(device.folder / CA, device.folder / CERTIFICATE, device.folder / PRIVATE_KEY)
+    host, port = device.broker
+    return Account(host, port, user_of(device.id), files, keepalive=int(device.heartbeat))

@@ -1,0 +1,25 @@
+"""The model of a run that is not going on."""
+
+import shutil
+from pathlib import Path
+
+from cabafl.assembly import make_server_task
+from cabafl.config import load_experiment
+from cabafl.engine.checkpoint import load_checkpoint
+from cabafl.errors import UserError
+from cabafl.lifecycle.run import experiment_text
+from cabafl.recording.folder import EXPERIMENT, MODEL, save_model
+
+
+def export_stopped(run: Path, out: Path) -> str:
+    """Writes the final model of a finished run, or that of the last checkpoint of an interrupted one."""
+    if (run / MODEL).exists():
+        shutil.copyfile(run / MODEL, out)
+        return f"the final model: {out}"
+    checkpoint = load_checkpoint(run, experiment_text(run)) if (run / EXPERIMENT).exists() else None
+    if checkpoint is None:
+        raise UserError(f"{run}: has no model yet; accepted: a run with a checkpoint, or one that is going on")
+    layout = make_server_task(load_experiment(run / EXPERIMENT)).model.layout
+    save_model(out, layout.tensors(checkpoint.engine["model"]))
+    engine = checkpoint.engine
+    return f"version {engine['version']} at {engine['now']:.0f} s, from the last checkpoint: {out}"
