@@ -11,6 +11,7 @@ from cabafl.errors import UserError
 
 if TYPE_CHECKING:
     from cabafl.deployment.folder.layout import FleetFolder
+    from cabafl.deployment.server.commands import CommandKind
 
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="Fleet folder on the server, or the folder of `deploy local`.")
@@ -74,7 +75,7 @@ def export(
     if not out.parent.is_dir():
         raise UserError(f"--out = {out}: its folder does not exist")
     if is_running(fleet.state / LOCK):
-        console.print(_command(fleet, "export", {"path": str(out)}), soft_wrap=True)
+        console.print(f"{_command(fleet, 'export', {}, out)}: {out}", soft_wrap=True)
         return
     from cabafl.deployment.server.export import export_stopped
     from cabafl.deployment.server.status import STATUS, read_status
@@ -108,10 +109,10 @@ def _running(folder: Path, what: str) -> "FleetFolder":
     return fleet
 
 
-def _command(fleet: "FleetFolder", kind: Any, values: dict[str, Any]) -> str:
+def _command(fleet: "FleetFolder", kind: "CommandKind", values: dict[str, Any], out: Path | None = None) -> str:
     from cabafl.deployment.server.commands import COMMANDS, send_command
 
-    return send_command(fleet.state / COMMANDS, kind, values)
+    return send_command(fleet.state / COMMANDS, kind, values, out)
 
 
 def _show_status(found: dict[str, Any]) -> None:

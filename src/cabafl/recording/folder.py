@@ -124,7 +124,7 @@ class RunFolder:
 
     def save_model(self, tensors: Mapping[str, Tensor]) -> None:
         """Writes the last global model."""
-        write_atomic(self.path / MODEL, save(dict(tensors)))
+        save_model(self.path / MODEL, tensors)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes ``summary.json``, which marks the run as finished, and closes the folder."""
@@ -149,3 +149,8 @@ def read_metrics(path: Path) -> list[Evaluated]:
     lines = (path / METRICS).read_text(encoding="utf-8").splitlines()[1:]
     kinds = Evaluated.__annotations__.values()
     return [Evaluated(*(kind(text) for kind, text in zip(kinds, line.split(","), strict=True))) for line in lines]
+
+
+def save_model(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a model in safetensors format, atomically."""
+    write_atomic(path, save(dict(tensors)))

@@ -20,7 +20,7 @@ from cabafl.deployment.messages import (
     Trained,
 )
 from cabafl.deployment.mqtt import topics
-from cabafl.deployment.mqtt.link import Account, Connected, Disconnected, Link, Packet
+from cabafl.deployment.mqtt.link import Account, Connected, Disconnected, Incoming, Link, Packet
 from cabafl.deployment.server.carrier import Delivery, RunOnFleet
 from cabafl.errors import RunStopped
 from cabafl.methods.base import FeatureKind, Job, LossReason, Weights
@@ -91,7 +91,7 @@ class MqttCarrier:
         for delivery in deliveries:
             self.link.confirm(delivery.receipt)
 
-    def _arrived(self, timeout: float) -> Iterator[Packet | Connected | Disconnected | None]:
+    def _arrived(self, timeout: float) -> Iterator[Incoming | None]:
         try:
             yield self.link.incoming.get(timeout=max(0.0, timeout))
             for _ in range(BATCH - 1):

@@ -5,6 +5,7 @@ import queue
 import ssl
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,13 +97,24 @@ class Disconnected(NamedTuple):
     taken_over: bool = False
 
 
+Incoming = Packet | Connected | Disconnected
+
+
 class Link:
     """A client of the broker. It stays connected until `close`."""
 
-    def __init__(self, account: Account, will: Will | None = None, manual: bool = False) -> None:
-        """``manual``: packets are acknowledged by `confirm` only, and delivered again until then."""
+    def __init__(
+        self,
+        account: Account,
+        will: Will | None = None,
+        manual: bool = False,
+        deliver: Callable[[Incoming | None], None] | None = None,
+    ) -> None:
+        """``manual``: packets are acknowledged by `confirm` only, and delivered again until then. ``deliver`` gets what
+        arrives, in the library's thread, instead of the queue ``incoming``."""
         self.account = account
-        self.incoming: queue.SimpleQueue[Packet | Connected | Disconnected | None] = queue.SimpleQueue()
+        self.incoming: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
+        self._deliver = deliver or self.incoming.put
         self.connection = 0  # number of connections so far
         self.online = threading.Event()
         self.packet_limit: int | None = None  # bytes, as the broker announces
@@ -167,7 +179,7 @@ class Link:
 
     def wake(self) -> None:
         """Puts None into ``incoming``: gives up waiting. Safe in a signal handler."""
-        self.incoming.put(None)
+        self._deliver(None)
 
     def close(self, *last: tuple[str, bytes]) -> None:
         """Publishes the last messages, retained, and disconnects; without connection it only stops trying."""
@@ -188,17 +200,17 @@ class Link:
     ) -> None:
         self._welcomed = True
         if reason.is_failure:
-            self.incoming.put(Disconnected(f"the broker refuses the connection: {reason}"))
+            self._deliver(Disconnected(f"the broker refuses the connection: {reason}"))
             return
         limit = getattr(properties, "MaximumPacketSize", None)
         self.packet_limit = limit if isinstance(limit, int) else None
         self.connection += 1
         self.online.set()
-        self.incoming.put(Connected(flags.session_present))
+        self._deliver(Connected(flags.session_present))
 
     def _on_connect_fail(self, client: Client, userdata: Any) -> None:
         error = sys.exc_info()[1]
-        self.incoming.put(Disconnected(explain(error, self.account)))
+        self._deliver(Disconnected(explain(error, self.account)))
 
     def _on_disconnect(
         self,
@@ -210,13 +222,13 @@ class Link:
     ) -> None:
         self.online.clear()
         if self._welcomed:
-            self.incoming.put(Disconnected(f"disconnected: {reason}", reason.value == TAKEN_OVER))
+            self._deliver(Disconnected(f"disconnected: {reason}", reason.value == TAKEN_OVER))
         else:
-            self.incoming.put(Disconnected(_REFUSED.format(user=self.account.user)))
+            self._deliver(Disconnected(_REFUSED.format(user=self.account.user)))
         self._welcomed = False
 
     def _on_message(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
-        self.incoming.put(Packet(message.topic, message.payload, message.mid, self.connection))
+        self._deliver(Packet(message.topic, message.payload, message.mid, self.connection))
 
 
 _REFUSED = (

@@ -5,6 +5,7 @@ A command is a JSON file that appears complete; the server removes it and writes
 
 import json
 import secrets
+import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,6 +57,11 @@ class CommandBox:
             with suppress(OSError):
                 write_atomic(self.folder / f"{command.id}.answer.json", as_json({"ok": ok, "text": text}))
 
+    def attachment(self, command: Command) -> Path:
+        """Where a file for the operator goes."""
+        assert self.folder is not None
+        return self.folder / f"{command.id}.attachment"
+
 
 def is_running(lock_file: Path) -> bool:
     """Whether a server holds this lock."""
@@ -69,8 +75,11 @@ def is_running(lock_file: Path) -> bool:
     return False
 
 
-def send_command(folder: Path, kind: CommandKind, values: dict[str, Any], seconds: float = 30.0) -> str:
-    """The operator's side: gives a command to the running server and waits for its answer."""
+def send_command(
+    folder: Path, kind: CommandKind, values: dict[str, Any], out: Path | None = None, seconds: float = 30.0
+) -> str:
+    """The operator's side: gives a command to the running server and waits for its answer. A file that comes with the
+    answer is moved to ``out``."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{time.time_ns()}-{secrets.token_hex(4)}"
     path, reply = folder / f"{name}.command.json", folder / f"{name}.answer.json"
@@ -85,4 +94,6 @@ def send_command(folder: Path, kind: CommandKind, values: dict[str, Any], second
     reply.unlink()
     if not answer["ok"]:
         raise UserError(str(answer["text"]))
+    if out is not None:
+        shutil.move(folder / f"{name}.attachment", out)
     return str(answer["text"])

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from cabafl.deployment.server.commands import CHECK_INTERVAL, Command, CommandBox
@@ -12,6 +11,7 @@ from cabafl.engine.checkpoint import Checkpoint
 from cabafl.engine.inputs import Changed, Stopping
 from cabafl.errors import UserError
 from cabafl.lifecycle.run import Lifecycle
+from cabafl.recording.folder import save_model
 
 PROGRESS_INTERVAL = 60.0  # seconds between two lines of progress
 QUIET_AFTER = 300.0  # seconds without an upload, at least, before the log says so
@@ -111,7 +111,7 @@ class FleetDriver:
     def _carry_out(self, command: Command) -> str:
         now = self.dispatcher.now()
         if command.kind == "export":
-            return self._export(Path(str(command.values["path"])))
+            return self._export(command)
         if not self.dispatcher.started:
             raise UserError(f"{command.kind}: the run has not started yet; stop the server with Ctrl-C or SIGTERM")
         if command.kind == "stop":
@@ -125,10 +125,11 @@ class FleetDriver:
             return ", ".join(f"{key} = {value}" for key, value in found)
         raise UserError(f"{command.kind}: unknown command")
 
-    def _export(self, path: Path) -> str:
-        assert self.run.folder is not None
-        self.run.folder.save_model(self.run.layout.tensors(self.engine.model), path)
-        return f"version {self.engine.version} at {self.dispatcher.now():.0f} s: {path}"
+    def _export(self, command: Command) -> str:
+        """Beside the answer, where the server may write; the operator's command moves it."""
+        path = self.commands.attachment(command)
+        save_model(path, self.run.layout.tensors(self.engine.model))
+        return f"version {self.engine.version} at {self.dispatcher.now():.0f} s"
 
     def _say_progress(self) -> None:
         if time.monotonic() - self._said < PROGRESS_INTERVAL:
