@@ -19,8 +19,6 @@ def make_local_fleet(path: Path, devices: int) -> FleetFolder:
     return make_fleet(path, FleetSettings(ip=(LOOPBACK,), port=port, listen=LOOPBACK), devices)
 
 
-
-
 def start_light(
     children: Children, fleet: FleetFolder, devices: range, seconds: float = 0.5, width: int = 1
 ) -> list[Child]:
@@ -43,8 +41,6 @@ def processor_seconds(pid: int) -> float:
 def memory_bytes(pid: int) -> int:
     """Resident memory of a process (Linux)."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-
-
 
 
 def disk_bytes(path: Path) -> int:

@@ -125,9 +125,7 @@ app.command()(deploy_operate.export)
 app.command(name="set")(deploy_operate.change)
 
 
-def _outputs(
-    stack: ExitStack, experiment: "Experiment", form: str, quiet: bool
-) -> tuple["Listener | None", "Log"]:
+def _outputs(stack: ExitStack, experiment: "Experiment", form: str, quiet: bool) -> tuple["Listener | None", "Log"]:
     """A bar and the log above it on a terminal, else the log only, which has a line of progress every minute."""
     if quiet or not console.is_terminal:
         return None, _log(form)

@@ -55,7 +55,9 @@ def stop(
     deadline = time.monotonic() + STOP_TIMEOUT
     while is_running(fleet.state / LOCK):
         if time.monotonic() > deadline:
-            raise UserError(f"the run has not ended after {STOP_TIMEOUT:g} s; `cabafl deploy stop {folder} --now` ends it")
+            raise UserError(
+                f"the run has not ended after {STOP_TIMEOUT:g} s; `cabafl deploy stop {folder} --now` ends it"
+            )
         time.sleep(0.2)
     found = read_status(fleet.state / STATUS)
     console.print(f"{found['state']}: {found['run']}", soft_wrap=True)

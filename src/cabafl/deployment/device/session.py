@@ -88,7 +88,9 @@ class Session:
         self._declined = ""
         self._not_now = False
         self._latest = -1  # number of the last job
-        self._waiting: tuple[TrainingJob, str] | None = None  # a job whose model is still to come, and the model's topic
+        self._waiting: tuple[TrainingJob, str] | None = (
+            None  # a job whose model is still to come, and the model's topic
+        )
         self._answer: list[Publish] = []  # to the last job
         self._assemblers: dict[str, wire.Assembler] = {}
 

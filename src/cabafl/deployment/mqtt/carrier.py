@@ -45,7 +45,9 @@ class SharedModel:
 class MqttCarrier:
     """One run on one broker. A device is trusted with its own topics only: what it says there is its own word."""
 
-    def __init__(self, account: Account, run: RunOnFleet, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, account: Account, run: RunOnFleet, log: Log, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.run = run
         self.log = log
         self.clock = clock

@@ -47,7 +47,9 @@ class CommandBox:
         for path in sorted(self.folder.glob("*.command.json")):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 entry = json.loads(path.read_text(encoding="utf-8"))
-                found.append(Command(path.name.removesuffix(".command.json"), str(entry["kind"]), dict(entry["values"])))
+                found.append(
+                    Command(path.name.removesuffix(".command.json"), str(entry["kind"]), dict(entry["values"]))
+                )
             path.unlink(missing_ok=True)
         return found
 
