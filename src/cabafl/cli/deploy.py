@@ -99,6 +99,7 @@ def device(
 
     from cabafl.deployment.device.loop import serve as answer
     from cabafl.deployment.device.participant import Participant
+    from cabafl.deployment.flower.app import Answers
     from cabafl.deployment.flower.internals import Link
     from cabafl.deployment.folder.layout import CA, PRIVATE_KEY, Device, FleetFolder
 
@@ -113,7 +114,7 @@ def device(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     answer(
         Link(own.server, own.folder / CA),
-        Participant(own),
+        Answers(Participant(own)),
         private_key=own.folder / PRIVATE_KEY,
         node_config={"partition-id": own.partition},
         heartbeat=own.heartbeat,

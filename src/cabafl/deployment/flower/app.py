@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -18,10 +18,47 @@ from cabafl.deployment import wire
 from cabafl.deployment.device.participant import Participant
 from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
+from cabafl.deployment.messages import TrainingJob
 from cabafl.deployment.server.serve import for_devices, serve
+from cabafl.errors import UserError
 
 client = ClientApp()
 server = ServerApp()
+
+
+class Answers:
+    """A participant behind Flower's messages."""
+
+    def __init__(self, participant: Participant) -> None:
+        self.participant = participant
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """The reply to a message; raises on any failure."""
+        kind = message.metadata.message_type
+        if kind == wire.HELLO:
+            greeting = Greeting.read(wire.decode_greeting(message.content))
+            fresh = greeting != self.participant.greeting
+            content = wire.encode_hello(self.participant.join(greeting), fresh)
+        elif kind == wire.FEATURES:
+            query = wire.decode_feature_query(message.content, self.length())
+            content = wire.encode_features(self.participant.features(query).features)
+        elif kind == wire.TRAIN:
+            content = self.train(wire.decode_job(message.content, self.length()))
+        else:
+            raise wire.Malformed(f"message type {kind[:40]!r}")
+        return Message(content=content, reply_to=message)
+
+    def length(self) -> int:
+        """Length of a model of the experiment that the participant has joined."""
+        if self.participant.greeting is None:
+            raise UserError("a job came before a greeting")
+        return self.participant.greeting.weights
+
+    def train(self, job: TrainingJob) -> RecordDict:
+        """Flower cancels no jobs."""
+        reply = self.participant.train(job, lambda: False)
+        assert reply is not None
+        return wire.encode_reply(reply)
 
 
 class PlainGrid:
@@ -69,7 +106,7 @@ def _handle(message: Message, context: Context) -> Message:
     samples = participant.join(Greeting.of(experiment, make_server_task(experiment), devices))
     if message.metadata.message_type == wire.HELLO:
         return Message(content=wire.encode_hello(samples, fresh=False), reply_to=message)
-    return participant(message, context)
+    return Answers(participant)(message, context)
 
 
 client.train()(_handle)
