@@ -15,12 +15,13 @@ from flwr.app import Context, Message
 from cabafl.deployment import wire
 from cabafl.deployment.device.loop import serve
 from cabafl.deployment.device.participant import Participant
+from cabafl.deployment.flower.app import Answers
 from cabafl.deployment.flower.internals import Link
 from cabafl.deployment.folder.layout import CA, PRIVATE_KEY, Device
 from cabafl.deployment.messages import TrainingReply
 
 
-class OddDevice(Participant):
+class OddDevice(Answers):
     """Behaves oddly for jobs only."""
 
     how = ""
@@ -29,7 +30,7 @@ class OddDevice(Participant):
         """Never returns a valid upload."""
         if message.metadata.message_type != wire.TRAIN:
             return super().__call__(message, context)
-        job = wire.decode_job(message.content, self._length())
+        job = wire.decode_job(message.content, self.length())
         weights = np.full(len(job.weights), np.nan, dtype=np.float32)
         if self.how == "silent":
             time.sleep(1000)
@@ -41,6 +42,6 @@ class OddDevice(Participant):
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     own = Device.load(Path(sys.argv[1]))
-    odd = OddDevice(own)
+    odd = OddDevice(Participant(own))
     odd.how = sys.argv[2]
     serve(Link(own.server, own.folder / CA), odd, private_key=own.folder / PRIVATE_KEY, heartbeat=own.heartbeat)

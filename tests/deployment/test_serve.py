@@ -20,6 +20,7 @@ from cabafl.cli.run import warn
 from cabafl.config import load_experiment
 from cabafl.deployment import wire
 from cabafl.deployment.device.participant import Participant
+from cabafl.deployment.flower.app import Answers
 from cabafl.deployment.flower.superlink import SuperLink
 from cabafl.deployment.folder.layout import Device, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
@@ -51,7 +52,8 @@ class Network:
     """Transport, grid and devices in one. Answers are available at once and fetched once."""
 
     def __init__(self, path: Path) -> None:
-        self.devices = {100 + number: Participant(Device(path, "here:1", number, number)) for number in range(DEVICES)}
+        own = (Participant(Device(path, "here:1", number, number)) for number in range(DEVICES))
+        self.devices = {100 + number: Answers(each) for number, each in enumerate(own)}
         self.mail: dict[str, Message] = {}
         self.sent: list[Message] = []
         self.forget_at: int | None = None

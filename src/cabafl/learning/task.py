@@ -16,7 +16,7 @@ from cabafl.learning.dp import DpSgd
 from cabafl.learning.evaluation import Score, evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
 from cabafl.learning.privacy import FeaturePrivacy
-from cabafl.learning.training import LocalTraining, train
+from cabafl.learning.training import LocalTraining, Stop, train
 from cabafl.learning.weights import FlatModel, Weights
 from cabafl.methods.base import FeatureKind, Objective
 from cabafl.rng import rng, seed64
@@ -61,12 +61,12 @@ class Task:
         self.feature_privacy = FeaturePrivacy.of(spec.privacy)
         self._test: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def train(self, job: int, device: int, weights: Weights, objective: Objective) -> Trained:
-        """Trains ``weights`` on the samples of one device."""
+    def train(self, job: int, device: int, weights: Weights, objective: Objective, stop: Stop | None = None) -> Trained:
+        """Trains ``weights`` on the samples of one device; raises `Cancelled` if ``stop`` says so."""
         self.model.load(weights)
         x, y = self._samples(device)
         seed = seed64(self.spec.seed, "job", job)
-        how = LocalTraining(self.spec.training, objective, self.dp)
+        how = LocalTraining(self.spec.training, objective, self.dp, stop=stop)
         loss = train(self.model.network, x, y, how, seed, None if self.repeatable else secrets.randbits(63))
         return Trained(self.model.save(), loss)
 

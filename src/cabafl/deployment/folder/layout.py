@@ -2,12 +2,13 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from cabafl.deployment.device.terms import Resources, Terms, When
 from cabafl.processes.children import LOOPBACK
 from cabafl.toml import read_toml, toml_value
 from cabafl.validation import validated
@@ -127,6 +128,9 @@ class _DeviceFile(BaseModel):
     pace: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     heartbeat: Annotated[float, Field(ge=10, le=3600)] = 30.0
     allow_modules: bool = False
+    terms: Terms = Terms()
+    when: When = When()
+    limits: Resources = Resources()
 
 
 @dataclass(frozen=True)
@@ -145,12 +149,15 @@ class Device:
     pace: float | None = None  # minimum seconds per job: lets a fast machine imitate a slow one
     heartbeat: float = 30.0  # seconds; a device counts as lost after twice as long without a heartbeat
     allow_modules: bool = False  # let the server choose any installed class as the model
+    terms: Terms = field(default_factory=Terms)
+    when: When = field(default_factory=When)
+    limits: Resources = field(default_factory=Resources)
 
     @classmethod
     def load(cls, folder: Path) -> "Device":
         """Reads ``device.toml``; raises `UserError` if it is missing or wrong."""
         file = validated(_DeviceFile, read_toml(folder / DEVICE, ACCEPTED))
-        values = file.model_dump(exclude={"server", "id", "partition_id"})
+        values = {key: value for key, value in file if key not in ("server", "id", "partition_id")}
         return cls(folder.resolve(), file.server, file.id, file.partition_id, **values)
 
 
