@@ -1,6 +1,5 @@
 """`cabafl deploy`"""
 
-import ipaddress
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from rich.table import Table
 
 from cabafl.cli.arguments import ExperimentFile, Quiet, Settings
 from cabafl.cli.console import console
+from cabafl.cli.deploy_init import init
 from cabafl.cli.run import new_folder, read_experiment, stoppable, summary_table, warn
 from cabafl.errors import UserError
 
@@ -21,42 +21,7 @@ def _group() -> None:
     """Run on real devices, through Flower (pip install 'cabafl\\[deploy]')."""
 
 
-@app.command()
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Fleet folder: new or empty, or with --add existing.")],
-    devices: Annotated[int | None, typer.Option(help="Number of devices; default: 10.")] = None,
-    name: Annotated[list[str] | None, typer.Option(help="DNS name of the server; may be repeated.")] = None,
-    ip: Annotated[list[str] | None, typer.Option(help="IP address of the server; may be repeated.")] = None,
-    port: Annotated[int | None, typer.Option(help="Public port of the proxy; default: 9092.")] = None,
-    listen: Annotated[str | None, typer.Option(help="Address the proxy listens on; default: 0.0.0.0.")] = None,
-    superlink_port: Annotated[
-        int | None, typer.Option(help="Port of the SuperLink on the loopback interface; default: 9093.")
-    ] = None,
-    upload_limit: Annotated[
-        int | None, typer.Option(help="Largest request in MiB; Flower sends arrays in chunks of 5 MiB; default: 8.")
-    ] = None,
-    home: Annotated[
-        str | None, typer.Option(help="Install path of fleet and environment on the machines; default: /opt/cabafl.")
-    ] = None,
-    add: Annotated[int | None, typer.Option(help="Number of devices to add to an existing fleet.")] = None,
-) -> None:
-    """Create certificates, keys, proxy configuration and systemd units for a fleet."""
-    given: dict[str, Any] = {
-        "name": name,
-        "ip": ip,
-        "port": port,
-        "listen": listen,
-        "superlink_port": superlink_port,
-        "upload_limit": upload_limit,
-        "home": home,
-    }
-    given = {key: value for key, value in given.items() if value not in (None, [])}
-    if add is not None:
-        if given or devices is not None:
-            raise UserError(f"--add = {add}: cannot be combined with other options; the fleet keeps its settings")
-        _add(folder, add)
-    else:
-        _make(folder, given, 10 if devices is None else devices)
+app.command()(init)
 
 
 @app.command()
@@ -204,44 +169,3 @@ def _show_status(found: dict[str, Any]) -> None:
             str(line["jobs"]),
         )
     console.print(table)
-
-
-def _make(folder: Path, given: dict[str, Any], devices: int) -> None:
-    from cabafl.deployment.flower.version import require_flower
-
-    require_flower()
-    from cabafl.deployment.folder.layout import FleetSettings
-    from cabafl.deployment.folder.provision import make_fleet
-    from cabafl.validation import validated
-
-    if not given.keys() & {"name", "ip"} and sys.stdin.isatty():
-        given |= _ask()
-    fleet = make_fleet(folder, validated(FleetSettings, given), devices)
-    console.print(
-        f"Fleet of {devices} devices, server {fleet.settings.address}: {folder}\nNext: {folder / 'README.md'}",
-        soft_wrap=True,
-    )
-
-
-def _add(folder: Path, count: int) -> None:
-    from cabafl.deployment.flower.version import require_flower
-
-    require_flower()
-    from cabafl.deployment.folder.layout import FleetFolder
-    from cabafl.deployment.folder.provision import add_devices
-
-    for device in add_devices(FleetFolder.load(folder), count):
-        console.print(f"Device {device.id}: {device.folder}", soft_wrap=True)
-
-
-def _ask() -> dict[str, list[str]]:
-    words = typer.prompt("DNS names and IP addresses at which devices reach the server").replace(",", " ").split()
-    answer: dict[str, list[str]] = {}
-    for word in words:
-        try:
-            ipaddress.ip_address(word)
-        except ValueError:
-            answer.setdefault("name", []).append(word)
-        else:
-            answer.setdefault("ip", []).append(word)
-    return answer
