@@ -76,9 +76,12 @@ def device(
 ) -> None:
     """Take part as a device until stopped, in one experiment after the other."""
     require_deploy()
+    import logging
+
     from cabafl.deployment.device.loop import DeviceLoop
     from cabafl.deployment.device.participant import Participant
     from cabafl.deployment.folder.layout import Device, FleetFolder
+    from cabafl.deployment.log import LogHandler
     from cabafl.deployment.mqtt.fleet import device_account
 
     if number is not None:
@@ -88,7 +91,9 @@ def device(
         folder = folders[number]
     own = Device.load(folder)
     sys.path.insert(0, str(own.folder))  # the user's data loader may be next to device.toml
-    DeviceLoop(own.id, device_account(own), Participant(own), _log(log)).run()
+    writer = _log(log)
+    logging.basicConfig(level=logging.INFO, handlers=[LogHandler(writer)])
+    DeviceLoop(own.id, device_account(own), Participant(own), writer).run()
 
 
 @app.command()

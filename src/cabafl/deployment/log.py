@@ -1,6 +1,7 @@
 """The log of a server or device: time, level and device on every line, as text or JSON."""
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -52,3 +53,15 @@ class Log:
             print(line, file=self.file, flush=True)  # noqa: T201
         except (OSError, ValueError):
             return  # a closed pipe must not end a run
+
+
+class LogHandler(logging.Handler):
+    """Passes what modules log on to a `Log`."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.INFO)
+        self.log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line; warnings that repeat are counted."""
+        (self.log.warn if record.levelno >= logging.WARNING else self.log.info)(record.getMessage())

@@ -22,6 +22,7 @@ from cabafl.deployment.device.session import (
     Stop,
     Train,
 )
+from cabafl.deployment.device.terms import tellable
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
@@ -116,7 +117,7 @@ class DeviceLoop:
             samples = self.worker.join(greeting)
         except (UserError, ValueError) as error:
             self.log.warn(f"does not take part: {error}")
-            text = type(error).__name__  # the text may name files
+            text = tellable(error)
             self._do(lambda session: session.decline(text) if session.run == task.run else [])
         else:
             self.log.info("joins a run", samples=samples, model=greeting.task.model)
@@ -134,7 +135,7 @@ class DeviceLoop:
             reply = self.worker.train(job, lambda: self._wanted is not task or self.stop.is_set())
         except Exception as error:
             self.log.warn(f"job {job.number} fails: {error!r}")
-            text = type(error).__name__  # nothing else about a failure leaves the device
+            text = tellable(error)
             self._do(lambda session: session.fail(job.number, "crash", text))
             return
         if reply is None:
@@ -209,12 +210,9 @@ class DeviceLoop:
     def _describe(self, query: FeatureQuery) -> None:
         try:
             reply = self.worker.features(query)
-        except UserError as error:
-            self.log.warn(f"a feature query is refused: {error}")
-            self._do(lambda session: session.refuse(query.number, "refused by the device's terms"))
         except Exception as error:
-            self.log.warn(f"a feature query fails: {error!r}")
-            text = type(error).__name__
+            self.log.warn(f"a feature query is not answered: {error}")
+            text = tellable(error)
             self._do(lambda session: session.refuse(query.number, text))
         else:
             self._do(lambda session: session.describe(query.number, reply))

@@ -98,7 +98,8 @@ def _hours(text: str) -> str:
     return text
 
 
-def _function(text: str) -> str:
+def function_name(text: str) -> str:
+    """Checks a name ``package.module:function``; raises ValueError."""
     if not _FUNCTION.fullmatch(text):
         raise ValueError("not the name of a function; accepted: package.module:function")
     return text
@@ -107,7 +108,7 @@ def _function(text: str) -> str:
 class When(_Table):
     """Conditions, all of which hold when a job begins."""
 
-    function: Annotated[str, AfterValidator(_function)] | None = None  # returns True, or False or a reason
+    function: Annotated[str, AfterValidator(function_name)] | None = None  # returns True, or False or a reason
     mains_power: bool = False
     below_celsius: Annotated[float, Field(gt=0, le=120)] | None = None  # the hottest sensor
     hours: Annotated[str, AfterValidator(_hours)] | None = None  # local time

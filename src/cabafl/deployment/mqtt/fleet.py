@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import IO
 
-from cabafl.deployment.folder.layout import CA, CERTIFICATE, PRIVATE_KEY, Device, FleetFolder
+from cabafl.deployment.folder.layout import Device, FleetFolder
 from cabafl.deployment.log import Log
 from cabafl.deployment.mqtt.carrier import MqttCarrier
 from cabafl.deployment.mqtt.link import Account, Credentials
-from cabafl.deployment.mqtt.topics import SERVER, user_of
+from cabafl.deployment.mqtt.topics import SERVER
 from cabafl.deployment.server.carrier import RunOnFleet
 from cabafl.files import lock
 
@@ -27,7 +27,7 @@ class MqttFleet:
     @property
     def devices(self) -> Sequence[int]:
         """See `Network`."""
-        return self.fleet.device_ids()
+        return sorted(self.fleet.device_ids())
 
     def open(self, run: RunOnFleet, log: Log) -> MqttCarrier:
         """See `Network`."""
@@ -40,13 +40,12 @@ class MqttFleet:
 
 def server_account(fleet: FleetFolder) -> Account:
     """How the server of a fleet connects to its broker."""
-    files = Credentials(fleet.path / "ca.crt", fleet.path / "server.crt", fleet.path / "server.key")
-    host, port = fleet.broker
+    host, port = fleet.settings.endpoint
+    files = Credentials(fleet.ca, fleet.certificate, fleet.key)
     return Account(host, port, SERVER, files, keepalive=KEEPALIVE, session=SESSION, window=WINDOW)
 
 
 def device_account(device: Device) -> Account:
     """How a device connects to its broker."""
-    files = Credentials(device.folder / CA, device.folder / CERTIFICATE, device.folder / PRIVATE_KEY)
-    host, port = device.broker
-    return Account(host, port, user_of(device.id), files, keepalive=int(device.heartbeat))
+    host, port = device.endpoint
+    return Account(host, port, device.user, Credentials(device.ca, device.certificate, device.key), device.heartbeat)

@@ -1,0 +1,142 @@
+"""`cabafl deploy init`"""
+
+import ipaddress
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cabafl.cli.console import console
+from cabafl.errors import UserError
+
+if TYPE_CHECKING:
+    from cabafl.deployment.folder.membership import Change
+
+
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Fleet folder: new or empty; existing with --add, --remove, --renew.")
+    ],
+    devices: Annotated[int | None, typer.Option(help="Number of devices; default: 10.")] = None,
+    name: Annotated[list[str] | None, typer.Option(help="DNS name of the broker; may be repeated.")] = None,
+    ip: Annotated[list[str] | None, typer.Option(help="IP address of the broker; may be repeated.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the broker; default: 8883.")] = None,
+    listen: Annotated[str | None, typer.Option(help="Address the broker listens on; default: 0.0.0.0.")] = None,
+    packet_limit: Annotated[
+        int | None, typer.Option(help="Largest MQTT packet in MiB; larger messages go in pieces; default: 64.")
+    ] = None,
+    queue_limit: Annotated[
+        int | None, typer.Option(help="MiB the broker keeps for a client that is away; default: 2048.")
+    ] = None,
+    home: Annotated[
+        str | None, typer.Option(help="Install path of fleet and environment on the machines; default: /opt/cabafl.")
+    ] = None,
+    broker: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a broker that does not run beside the server.")
+    ] = None,
+    add: Annotated[int | None, typer.Option(help="Number of devices to add to an existing fleet.")] = None,
+    remove: Annotated[
+        str | None, typer.Option(metavar="ID[,ID]", help="Devices to shut out of an existing fleet, for good.")
+    ] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="New certificates for an existing fleet, and the settings given here.")
+    ] = False,
+) -> None:
+    """Create certificates, keys, broker configuration, systemd units and scripts for a fleet, or change a fleet."""
+    values = (name, ip, port, listen, packet_limit, queue_limit, home, broker)
+    keys = ("name", "ip", "port", "listen", "packet_limit", "queue_limit", "home", "broker")
+    given = {key: value for key, value in zip(keys, values, strict=True) if value not in (None, [])}
+    changes = {"--add": add, "--remove": remove, "--renew": renew or None}
+    chosen = [f"{option} = {value}" for option, value in changes.items() if value is not None]
+    if chosen and (len(chosen) > 1 or devices is not None or (given and not renew)):
+        accepted = "the options of init but --devices" if renew and len(chosen) == 1 else "no other option"
+        raise UserError(f"{chosen[0]}: cannot be combined; accepted: {accepted}")
+    _require_cryptography()
+    if add is not None:
+        _add(folder, add)
+    elif remove is not None:
+        _remove(folder, remove)
+    elif renew:
+        _renew(folder, given)
+    else:
+        _make(folder, given, 10 if devices is None else devices)
+
+
+def _require_cryptography() -> None:
+    if find_spec("cryptography") is None:
+        raise UserError("cryptography: not installed; accepted: pip install 'cabafl[deploy]'")
+
+
+def _make(folder: Path, given: dict[str, Any], devices: int) -> None:
+    from cabafl.deployment.folder.layout import FleetSettings
+    from cabafl.deployment.folder.provision import make_fleet
+    from cabafl.deployment.folder.wheel import write_installer
+    from cabafl.validation import validated
+
+    if not given.keys() & {"name", "ip"} and sys.stdin.isatty():
+        given |= _ask()
+    fleet = make_fleet(folder, validated(FleetSettings, given), devices)
+    write_installer(fleet)
+    _say(f"Fleet of {devices} devices, broker {fleet.settings.address}: {folder}\nNext: {folder / 'README.md'}")
+
+
+def _add(folder: Path, count: int) -> None:
+    from cabafl.deployment.folder.layout import FleetFolder
+    from cabafl.deployment.folder.provision import add_devices
+
+    for device in add_devices(FleetFolder.load(folder), count):
+        _say(f"Device {device.id}: {device.folder}")
+    _say("On the server, create the same folders (without device.key); a running server notices them by itself.")
+
+
+def _remove(folder: Path, text: str) -> None:
+    from cabafl.deployment.folder.layout import FleetFolder
+    from cabafl.deployment.folder.membership import remove_devices
+
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"--remove = {text!r}: accepted: numbers of devices, such as 3 or 3,7") from None
+    change = remove_devices(FleetFolder.load(folder), numbers)
+    _say(f"Removed: {', '.join(f'device {number}' for number in numbers)}.")
+    if not change.listed:
+        _say("Not on the revocation list: ca.key is not here. Use --remove also where it is, and copy crl.pem here.")
+    _say_reload(change)
+
+
+def _renew(folder: Path, given: dict[str, Any]) -> None:
+    from cabafl.deployment.folder.layout import FleetFolder
+    from cabafl.deployment.folder.membership import renew
+    from cabafl.deployment.folder.wheel import write_installer
+
+    fleet, change = renew(FleetFolder.load(folder), given)
+    write_installer(fleet)
+    _say(f"New certificates for broker {fleet.settings.address}, server and {len(fleet.device_ids())} devices.")
+    _say("Copy each devices/NNN to its device (install-all.sh) and restart cabafl-server and cabafl-device.")
+    _say_reload(change)
+
+
+def _say_reload(change: "Change") -> None:
+    if change.reloaded:
+        _say("The running broker has been told to read its files again; another port or address needs a restart.")
+    else:
+        _say("Copy acl, crl.pem, broker.crt and server.crt to the broker, then: systemctl reload cabafl-broker")
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False)
+
+
+def _ask() -> dict[str, list[str]]:
+    words = typer.prompt("DNS names and IP addresses at which devices reach the broker").replace(",", " ").split()
+    answer: dict[str, list[str]] = {}
+    for word in words:
+        try:
+            ipaddress.ip_address(word)
+        except ValueError:
+            answer.setdefault("name", []).append(word)
+        else:
+            answer.setdefault("ip", []).append(word)
+    return answer
