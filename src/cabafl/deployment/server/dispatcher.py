@@ -97,6 +97,7 @@ class Dispatcher:
 
     def _give(self, given: Input) -> None:
         self.journal.add(given)
+        self.journal.commit()
         self.replay(given)
 
     def replay(self, given: Input) -> None:
@@ -107,14 +108,11 @@ class Dispatcher:
         self._asking = self._asking or orders.ask
 
     def resume(self, now: float) -> None:
-        """Continues the run at time ``now``, after a replay of the journal or on a new network. Waits for jobs that
-        were sent over this network and sends all others. Asks for features and greets devices again; both are
-        idempotent."""
+        """Continues the run at time ``now``, after a replay of the journal or on a new network. Sends all jobs under
+        way, asks for features and greets devices again."""
         if self.started:
             self._start = self.clock() - now
-        sent = self.journal.sent(self.carrier.network)
-        self._jobs = {sent[number]: number for number in self.engine.flights if number in sent}
-        self._unsent = [number for number in self.engine.flights if number not in sent]
+        self._jobs, self._unsent = {}, list(self.engine.flights)
         self._asking = self.engine.question is not None
         self._greetings, self._questions = {}, {}
         for device in sorted(self.engine.present - self._node.keys()):
@@ -130,7 +128,6 @@ class Dispatcher:
             flight = self.engine.flights.get(number)
             if flight is not None:  # else cancelled before it was sent
                 message = self.carrier.send(self._node[flight.device], flight)
-                self.journal.add_sent(number, message, self.carrier.network)
                 self._jobs[message] = number
             del self._unsent[0]
         question = self.engine.question

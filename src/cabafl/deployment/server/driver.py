@@ -70,7 +70,7 @@ class FleetDriver:
         if state is not None:
             self.engine.restore(state)
             now = self.engine.now
-        for given in self.journal.inputs(0 if state is None else state["journal"]):
+        for _, given in self.journal.inputs(0 if state is None else state["journal"]):
             self.dispatcher.replay(given)
             now = max(now, given.time)
         if self.journal.length:
@@ -95,11 +95,14 @@ class FleetDriver:
 
     def state(self) -> dict[str, Any] | None:
         """The engine's state and the number of inputs it includes; None before the run has started."""
-        return self.engine.state() | {"journal": self.journal.length} if self.engine.started else None
+        if not self.engine.started:
+            return None
+        self.journal.cut()
+        return self.engine.state() | {"journal": self.journal.length}
 
-    def saved(self) -> None:
-        """The checkpoint includes all inputs journaled so far."""
-        self.journal.forget(self.journal.length)
+    def saved(self, state: dict[str, Any]) -> None:
+        """The checkpoint includes all inputs that were journaled when its state was taken."""
+        self.journal.forget(state["journal"])
 
     def wake(self) -> None:
         """Gives up waiting for the network; called by a signal handler."""
