@@ -97,7 +97,7 @@ def serve(
     )
     if journal.length:
         now = 0.0
-        for given_input in journal.inputs():
+        for _, given_input in journal.inputs():
             server.replay(given_input)
             now = given_input.time
         server.resume(now)

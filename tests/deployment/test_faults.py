@@ -256,7 +256,7 @@ class Recording:
 
     def __init__(self, run: Path) -> None:
         journal = Journal(run, keep=True)
-        inputs = list(journal.inputs())
+        inputs = [given for _, given in journal.inputs()]
         journal.close()
         joined = sorted((given for given in inputs if isinstance(given, Joined)), key=lambda given: given.device)
         self.sizes = [given.samples for given in joined]

@@ -107,7 +107,7 @@ class VirtualDriver:
         else:
             self.engine.restore(state)
 
-    def saved(self) -> None:
+    def saved(self, state: dict[str, Any]) -> None:
         """Nothing else depends on a checkpoint."""
 
     def wake(self) -> None:

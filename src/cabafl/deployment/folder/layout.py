@@ -9,7 +9,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from cabafl.deployment.device.terms import Resources, Terms, When, function_name
-from cabafl.deployment.mqtt.topics import SERVER, user_of
+from cabafl.deployment.mqtt.topics import SERVER as SERVER
+from cabafl.deployment.mqtt.topics import user_name as user_name
 from cabafl.errors import UserError
 from cabafl.processes.children import LOOPBACK
 from cabafl.toml import read_toml, toml_value
@@ -200,7 +201,7 @@ class Device:
     @property
     def user(self) -> str:
         """Its user name and client id at the broker."""
-        return user_of(self.id)
+        return user_name(self.id)
 
     @property
     def endpoint(self) -> tuple[str, int]:

@@ -11,29 +11,29 @@ EVERY_UP, EVERY_HERE = "fleet/+/up", "fleet/+/here"
 _DEVICE = re.compile(r"fleet/device-(\d{3,7})/(up|here)")
 
 
-def user_of(device: int) -> str:
+def user_name(device: int) -> str:
     """The common name of a device's certificate."""
     return f"device-{device:03d}"
 
 
 def down(device: int) -> str:
     """What the server sends to one device."""
-    return f"fleet/{user_of(device)}/down"
+    return f"fleet/{user_name(device)}/down"
 
 
 def up(device: int) -> str:
     """What a device sends to the server."""
-    return f"fleet/{user_of(device)}/up"
+    return f"fleet/{user_name(device)}/up"
 
 
 def here(device: int) -> str:
     """Retained: whether a device is connected and takes part."""
-    return f"fleet/{user_of(device)}/here"
+    return f"fleet/{user_name(device)}/here"
 
 
 def sender(topic: str) -> tuple[int, str] | None:
     """The device and the last word of a topic that a device writes; None for other topics."""
     found = _DEVICE.fullmatch(topic)
-    if found is None or topic.split("/")[1] != user_of(int(found[1])):
+    if found is None or topic.split("/")[1] != user_name(int(found[1])):
         return None
     return int(found[1]), found[2]

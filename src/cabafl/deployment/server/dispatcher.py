@@ -120,10 +120,17 @@ class Dispatcher:
         self.send_orders()
         return self.journal.length > before
 
+<<<<<<< HEAD
     def give(self, given: Input) -> None:
         """Journals an input and lets the engine handle it."""
         number = self.journal.add(given)
         self.replay(number, given)
+=======
+    def _give(self, given: Input) -> None:
+        self.journal.add(given)
+        self.journal.commit()
+        self.replay(given)
+>>>>>>> f-storage
 
     def replay(self, number: int, given: Input) -> None:
         """Handles an input that is in the journal. Raises `Quarantined` if a device's input makes the engine fail."""
@@ -158,17 +165,26 @@ class Dispatcher:
         return None
 
     def resume(self, now: float) -> None:
+<<<<<<< HEAD
         """Continues the run at time ``now``, after a replay of the journal. Devices say again that they are here; each
         is then asked about its job."""
         if self.started:
             self._start = self.clock() - now
         self._unsent, self._cancelled = [], []
         self._recalled = dict.fromkeys(self.engine.flights, self.clock())
+=======
+        """Continues the run at time ``now``, after a replay of the journal or on a new network. Sends all jobs under
+        way, asks for features and greets devices again."""
+        if self.started:
+            self._start = self.clock() - now
+        self._jobs, self._unsent = {}, list(self.engine.flights)
+>>>>>>> f-storage
         self._asking = self.engine.question is not None
         for device in sorted(self.excluded & self.engine.present):
             self.give(Left(now, device))
 
     def send_orders(self) -> None:
+<<<<<<< HEAD
         """Sends what the engine has ordered."""
         flights = [self.engine.flights[number] for number in self._unsent if number in self.engine.flights]
         self._unsent = []
@@ -178,6 +194,16 @@ class Dispatcher:
         if flights:
             self.carrier.send(flights)
             self._recalled.update((flight.number, self.clock()) for flight in flights)
+=======
+        """Sends the jobs and the feature query ordered by the engine."""
+        while self._unsent:
+            number = self._unsent[0]
+            flight = self.engine.flights.get(number)
+            if flight is not None:  # else cancelled before it was sent
+                message = self.carrier.send(self._node[flight.device], flight)
+                self._jobs[message] = number
+            del self._unsent[0]
+>>>>>>> f-storage
         question = self.engine.question
         if self._asking and question is not None:
             self._query = max(self._query + 1, int(1000 * time.time()))  # never that of an earlier process
