@@ -61,10 +61,21 @@ class Task:
         self.feature_privacy = FeaturePrivacy.of(spec.privacy)
         self._test: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def train(self, job: int, device: int, weights: Weights, objective: Objective, stop: Stop | None = None) -> Trained:
-        """Trains ``weights`` on the samples of one device; raises `Cancelled` if ``stop`` says so."""
+    def train(
+        self,
+        job: int,
+        device: int,
+        weights: Weights,
+        objective: Objective,
+        stop: Stop | None = None,
+        flipped: bool = False,
+    ) -> Trained:
+        """Trains ``weights`` on the samples of one device; raises `Cancelled` if ``stop`` says so. ``flipped``: with
+        labels C - 1 - y, as a simulated attacker does."""
         self.model.load(weights)
         x, y = self._samples(device)
+        if flipped:
+            y = self.dataset.classes - 1 - y
         seed = seed64(self.spec.seed, "job", job)
         how = LocalTraining(self.spec.training, objective, self.dp, stop=stop)
         loss = train(self.model.network, x, y, how, seed, None if self.repeatable else secrets.randbits(63))

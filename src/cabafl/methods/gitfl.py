@@ -91,8 +91,11 @@ class GitFL(Method):
             return curiosity
         mean = float(self.seconds[known].mean())
         times = np.where(known, self.seconds, mean)
+        longest = float(times.max())
+        if longest == 0:
+            return curiosity
         lead = (self.versions[branch] - self._mean_version()) * (times - mean)
-        rewards: Floats = np.maximum(0.0, lead / (max(self.versions) * times.max()) + curiosity)
+        rewards: Floats = np.maximum(0.0, lead / (max(self.versions) * longest) + curiosity)
         return rewards
 
 

@@ -34,6 +34,7 @@ class Slot(State):
         self.trained = 0  # c, trainings since the last aggregation
         self.trace: list[int] = []  # devices of the L2 model, including the one that trains it now
         self.samples = 0  # DS2, data size over the trace
+        self.booked = 0  # of it by the last visit: the device may claim another number of samples before the job ends
         self.l1 = model
         self.l1_trace: list[int] = []
         self.l1_samples = 0  # DS1
@@ -42,11 +43,12 @@ class Slot(State):
         """Books a device, at dispatch."""
         self.trace.append(device)
         self.samples += samples
+        self.booked = samples
 
-    def unvisit(self, samples: int) -> None:
+    def unvisit(self) -> None:
         """Takes back the last booking, because the job was lost."""
         self.trace.pop()
-        self.samples -= samples
+        self.samples -= self.booked
 
     def promote(self) -> None:
         """Copies L2 to L1, with trace and data size."""
