@@ -261,8 +261,8 @@ def _section(
         ],
         [
             f"All processes on loopback, one dispatch at a time, {DEVICES} devices in turn; {times} dispatches after a "
-            f"warm-up; median (lowest to highest). A device waits about {SECONDS} s instead of training; random weights "
-            "both ways.",
+            f"warm-up; median (lowest to highest). A device waits about {SECONDS} s instead of training; random "
+            "weights both ways.",
             "Flower: `flwr run`, `flower-supernode`, `Grid.send_and_receive`, one array; no TLS, no authentication. "
             "cabafl: mutual TLS, access list, persistent sessions; light devices, several per process; without method, "
             "journal and evaluation.",

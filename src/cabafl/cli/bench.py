@@ -84,7 +84,7 @@ def toolkits(quick: Quick = False, repetitions: Repetitions = None, out: Out = N
 
 @app.command()
 def deploy(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """Measure the overhead of a dispatch over MQTT, beside Flower's if it is installed (pip install 'cabafl\\[deploy]').
+    """Measure the overhead of a dispatch over MQTT, beside Flower's (pip install 'cabafl\\[deploy,flower]').
 
     Also the dispatches per second, and the load of connected devices.
     """

@@ -125,8 +125,8 @@ def _show_status(found: dict[str, Any]) -> None:
     losses = ", ".join(f"{n} {reason}" for reason, n in found["losses"].items()) or "none"
     console.print(
         f"{found['method']}: {found['state']}, {found['seconds']:,.0f} s of {found['wall_time'] or '-'}; version "
-        f"{found['version']}, accuracy {accuracy}, {found['uploads']} uploads, {found['in_flight']} jobs in flight, jobs "
-        f"lost: {losses}, inputs quarantined: {found['quarantined']}; {found['online']} devices online.\n"
+        f"{found['version']}, accuracy {accuracy}, {found['uploads']} uploads, {found['in_flight']} jobs in flight, "
+        f"jobs lost: {losses}, inputs quarantined: {found['quarantined']}; {found['online']} devices online.\n"
         f"Written by the server {now - found['updated']:,.0f} s ago. Run folder: {found['run']}",
         soft_wrap=True,
     )

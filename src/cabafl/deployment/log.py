@@ -50,7 +50,7 @@ class Log:
             more = "".join(f" {name}={value}" for name, value in facts.items())
             line = f"{stamp} {level:7}{who} {text}{more}"
         try:
-            print(line, file=self.file, flush=True)  # noqa: T201
+            print(line, file=self.file, flush=True)
         except (OSError, ValueError):
             return  # a closed pipe must not end a run
 

@@ -102,7 +102,7 @@ def encode(kind: str, values: Mapping[str, Value], vector: Weights = _EMPTY, pie
     if vector.dtype != np.float32 or vector.ndim != 1:
         raise TypeError(f"{vector.dtype} of shape {vector.shape}; accepted: a flat float32 vector")
     text = json.dumps({"kind": kind, **values}, separators=(",", ":"), allow_nan=False).encode()
-    data = memoryview(np.ascontiguousarray(vector, dtype="<f4")).cast("B") if len(vector) else memoryview(b"")
+    data = np.ascontiguousarray(vector, dtype="<f4").data.cast("B") if len(vector) else memoryview(b"")
     total = _SIZE.size + len(text) + len(data)
     count = -(-total // piece)
     if count == 1:
@@ -265,14 +265,14 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _check(name: str, value: Any, kind: type) -> None:
+def _check(name: str, value: object, kind: type) -> None:
     if type(value) is not kind:
         raise Malformed(f"{name} is of type {type(value).__name__}, not {kind.__name__}")
-    if kind is int and not (-1 if name == "epochs" else 0) <= value <= LARGEST_COUNT:
+    if type(value) is int and not (-1 if name == "epochs" else 0) <= value <= LARGEST_COUNT:
         raise Malformed(f"{name} = {value}"[:80])
-    if kind is float and (not math.isfinite(value) or (value < 0 and name != "loss")):
+    if type(value) is float and (not math.isfinite(value) or (value < 0 and name != "loss")):
         raise Malformed(f"{name} = {value}")
-    if kind is str and len(value) > LONGEST_TEXT:
+    if type(value) is str and len(value) > LONGEST_TEXT:
         raise Malformed(f"{name} has {len(value)} characters")
 
 

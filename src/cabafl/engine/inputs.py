@@ -22,11 +22,12 @@ class Started(State):
 
 @dataclass(frozen=True)
 class Joined(State):
-    """A device joins or rejoins and reports its number of samples."""
+    """A device joins or rejoins and reports its number of samples. ``process`` tells its processes apart."""
 
     time: float
     device: int
     samples: int
+    process: str = ""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ Warn = Callable[[str], None]  # receives one-line warnings for the user
 def run_job(task: Task, job: ExecutorJob) -> Any:
     """Runs a job on a task; called in whichever process holds the task."""
     if isinstance(job, TrainJob):
-        return task.train(job.number, job.device, job.weights, job.objective, job.flipped)
+        return task.train(job.number, job.device, job.weights, job.objective, flipped=job.flipped)
     if isinstance(job, EvaluateJob):
         return task.evaluate(*job)
     return task.features(*job)

@@ -210,7 +210,7 @@ class MqttCarrier:
     def recall(self, job: Job) -> None:
         """See `Carrier`."""
         self._working[job.device] = job.number
-        values = {"run": self.run.id, "job": job.number}
+        values: dict[str, wire.Value] = {"run": self.run.id, "job": job.number}
         self._publish(topics.down(job.device), "recall", values, expires=self.run.ttl)
 
     def cancel(self, device: int, job: int) -> None:
@@ -220,7 +220,7 @@ class MqttCarrier:
     def ask(self, query: int, weights: Weights, kind: FeatureKind, seconds: float) -> None:
         """See `Carrier`."""
         self._width = self.run.feature_width(kind)
-        values = {"run": self.run.id, "query": query, "kind": kind}
+        values: dict[str, wire.Value] = {"run": self.run.id, "query": query, "kind": kind}
         self._publish(topics.QUERY, "query", values, weights, expires=seconds)
 
     def tidy(self, jobs: Container[int]) -> None:

@@ -133,13 +133,13 @@ class Link:
         self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
         if will is not None:
-            properties = Properties(PacketTypes.WILLMESSAGE)
+            properties = _properties(PacketTypes.WILLMESSAGE)
             properties.WillDelayInterval = will.delay
             self._client.will_set(will.topic, will.payload, QOS, retain=True, properties=properties)
 
     def open(self) -> None:
         """Starts to connect; does not wait. ``incoming`` says when the connection is up."""
-        properties = Properties(PacketTypes.CONNECT)
+        properties = _properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = self.account.session
         properties.ReceiveMaximum = self.account.window
         self._client.connect_async(
@@ -164,7 +164,7 @@ class Link:
         """Sends a message, now or when the connection is up again. The broker drops it after ``expires`` seconds."""
         properties = None
         if expires is not None:
-            properties = Properties(PacketTypes.PUBLISH)
+            properties = _properties(PacketTypes.PUBLISH)
             properties.MessageExpiryInterval = max(1, min(int(expires), 0xFFFFFFFF))
         self._client.publish(topic, payload, QOS, retain, properties)
 
@@ -228,12 +228,16 @@ class Link:
         self._welcomed = False
 
     def _on_message(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
-        self._deliver(Packet(message.topic, message.payload, message.mid, self.connection))
+        self._deliver(Packet(message.topic, bytes(message.payload), message.mid, self.connection))
+
+
+def _properties(packet: int) -> Properties:
+    return Properties(packet)  # type: ignore[no-untyped-call]
 
 
 _REFUSED = (
-    "the broker ends the connection at once: the certificate of {user} is revoked, expired, or of another fleet (or the "
-    "broker does not speak MQTT 5 over TLS)"
+    "the broker ends the connection at once: the certificate of {user} is revoked, expired, or of another fleet (or "
+    "the broker does not speak MQTT 5 over TLS)"
 )
 
 

@@ -15,10 +15,11 @@ import numpy.typing as npt
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Trained
 from cabafl.deployment.server.carrier import Carrier
-from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
+from cabafl.engine.changes import Value
+from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
-from cabafl.errors import RunStopped, UserError
+from cabafl.errors import RunStopped
 
 MAX_RESENDS = 3  # how often a job is sent again before it counts as lost
 RECALL_AFTER = 300.0  # seconds after which a device is asked about its job, and again after as long
@@ -61,6 +62,7 @@ class Dispatcher:
         self.seen: dict[int, float] = {}  # last news of each device, in seconds since the epoch
         self.faults: Counter[int] = Counter()  # refused messages and failed jobs, by device
         self.processes: dict[int, str] = {}  # of the devices that have joined
+        self.changes: dict[str, Value] = {}  # settings that the operator has changed
         self.declined: dict[int, str] = {}  # why a connected device does not take part
         self._connections = 0
         self._here: set[int] = set()  # devices that have said they are here on the present connection
@@ -120,29 +122,22 @@ class Dispatcher:
         self.send_orders()
         return self.journal.length > before
 
-<<<<<<< HEAD
     def give(self, given: Input) -> None:
         """Journals an input and lets the engine handle it."""
         number = self.journal.add(given)
         self.replay(number, given)
-=======
-    def _give(self, given: Input) -> None:
-        self.journal.add(given)
-        self.journal.commit()
-        self.replay(given)
->>>>>>> f-storage
 
     def replay(self, number: int, given: Input) -> None:
         """Handles an input that is in the journal. Raises `Quarantined` if a device's input makes the engine fail."""
         device = self._device_of(given)
         if isinstance(given, Joined):
             self.processes[given.device] = given.process
+        elif isinstance(given, Changed):
+            self.changes[given.key] = given.value
         try:
             self.engine.handle(given)
-        except (UserError, RunStopped):
-            raise
         except Exception as error:
-            if device is None:
+            if device is None or isinstance(error, RunStopped):
                 raise
             self.journal.commit()
             self.journal.quarantine(number, f"{type(error).__name__}: {error}"[:500])
@@ -165,26 +160,17 @@ class Dispatcher:
         return None
 
     def resume(self, now: float) -> None:
-<<<<<<< HEAD
         """Continues the run at time ``now``, after a replay of the journal. Devices say again that they are here; each
         is then asked about its job."""
         if self.started:
             self._start = self.clock() - now
         self._unsent, self._cancelled = [], []
         self._recalled = dict.fromkeys(self.engine.flights, self.clock())
-=======
-        """Continues the run at time ``now``, after a replay of the journal or on a new network. Sends all jobs under
-        way, asks for features and greets devices again."""
-        if self.started:
-            self._start = self.clock() - now
-        self._jobs, self._unsent = {}, list(self.engine.flights)
->>>>>>> f-storage
         self._asking = self.engine.question is not None
         for device in sorted(self.excluded & self.engine.present):
             self.give(Left(now, device))
 
     def send_orders(self) -> None:
-<<<<<<< HEAD
         """Sends what the engine has ordered."""
         flights = [self.engine.flights[number] for number in self._unsent if number in self.engine.flights]
         self._unsent = []
@@ -194,16 +180,6 @@ class Dispatcher:
         if flights:
             self.carrier.send(flights)
             self._recalled.update((flight.number, self.clock()) for flight in flights)
-=======
-        """Sends the jobs and the feature query ordered by the engine."""
-        while self._unsent:
-            number = self._unsent[0]
-            flight = self.engine.flights.get(number)
-            if flight is not None:  # else cancelled before it was sent
-                message = self.carrier.send(self._node[flight.device], flight)
-                self._jobs[message] = number
-            del self._unsent[0]
->>>>>>> f-storage
         question = self.engine.question
         if self._asking and question is not None:
             self._query = max(self._query + 1, int(1000 * time.time()))  # never that of an earlier process
@@ -347,8 +323,9 @@ class Dispatcher:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint stores besides the engine's state."""
-        return {"processes": dict(self.processes)}
+        return {"processes": dict(self.processes), "changes": dict(self.changes)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
-        self.processes = {int(device): str(process) for device, process in state["processes"].items()}
+        self.processes = dict(state["processes"])
+        self.changes = dict(state["changes"])

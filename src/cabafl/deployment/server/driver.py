@@ -1,12 +1,12 @@
 """Drives a run on real devices: waits for news, obeys the operator, writes the status and a line of progress."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from cabafl.deployment.server.commands import CHECK_INTERVAL, Command, CommandBox
 from cabafl.deployment.server.dispatcher import Dispatcher
 from cabafl.deployment.server.status import StatusFile
+from cabafl.engine.changes import parse_change
 from cabafl.engine.checkpoint import Checkpoint
 from cabafl.engine.inputs import Changed, Stopping
 from cabafl.errors import UserError
@@ -21,16 +21,13 @@ QUIET_JOBS = 10.0  # ... and this many median jobs
 class FleetDriver:
     """See `lifecycle.run.Driver`."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, run: Lifecycle, status: StatusFile, commands: CommandBox, changes: "Changes"
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher, run: Lifecycle, status: StatusFile, commands: CommandBox) -> None:
         self.dispatcher = dispatcher
         self.engine = dispatcher.engine
         self.journal = dispatcher.journal
         self.run = run
         self.status = status
         self.commands = commands
-        self.changes = changes
         self._said = time.monotonic()
 
     def carry_out(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
@@ -119,11 +116,19 @@ class FleetDriver:
             self.dispatcher.give(Stopping(now, at_once))
             return "stops at once" if at_once else f"stops after {len(self.engine.flights)} jobs in flight"
         if command.kind == "set":
-            found = [self.changes(str(setting)) for setting in command.values["settings"]]
-            for key, value in found:
-                self.dispatcher.give(Changed(now, key, value))
-            return ", ".join(f"{key} = {value}" for key, value in found)
+            return self._change([str(setting) for setting in command.values["settings"]], now)
         raise UserError(f"{command.kind}: unknown command")
+
+    def _change(self, settings: list[str], now: float) -> str:
+        """All of them, or none if one is not accepted."""
+        found, changes = [], dict(self.dispatcher.changes)
+        for setting in settings:
+            change = parse_change(setting, self.run.experiment, changes)
+            changes[change.key] = change.value
+            found.append(change)
+        for change in found:
+            self.dispatcher.give(Changed(now, change.key, change.value))
+        return ", ".join(f"{change.key} = {change.value}" for change in found)
 
     def _export(self, command: Command) -> str:
         """Beside the answer, where the server may write; the operator's command moves it."""
@@ -151,8 +156,5 @@ class FleetDriver:
             online=len(engine.present),
         )
         quiet = dispatcher.since_upload
-        if quiet > max(QUIET_AFTER, QUIET_JOBS * engine.median_duration):
+        if quiet > max(QUIET_AFTER, QUIET_JOBS * (engine.durations.value() or 0.0)):
             log.warn("no upload for a long time; see `cabafl deploy status`", seconds=round(quiet))
-
-
-Changes = Callable[[str], tuple[str, Any]]

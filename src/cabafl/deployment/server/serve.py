@@ -4,7 +4,6 @@ import secrets
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from cabafl.deployment.server.commands import CommandBox
 from cabafl.deployment.server.dispatcher import MAX_OFFENCES, Dispatcher, Quarantined
 from cabafl.deployment.server.driver import FleetDriver
 from cabafl.deployment.server.status import StatusFile
-from cabafl.engine.changes import changed_key
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
@@ -108,13 +106,11 @@ class _Server:
 
     def carry_out(self, carrier: Carrier, enough: int, excluded: frozenset[int]) -> dict[str, Any]:
         """Runs to the end, or until `Quarantined`."""
-        log, experiment = self.station.log, self.parts.experiment
+        log = self.station.log
         dispatcher = Dispatcher(self.engine, carrier, self.journal, log, enough=enough, excluded=excluded)
         status = StatusFile(self.station.status, self.run, dispatcher)
         commands = CommandBox(self.station.commands)
-        return FleetDriver(dispatcher, self.run, status, commands, partial(changed_key, experiment)).carry_out(
-            self.checkpoint
-        )
+        return FleetDriver(dispatcher, self.run, status, commands).carry_out(self.checkpoint)
 
 
 def _open(experiment: Experiment, station: Station, toml: str, cleanup: ExitStack) -> _Server:

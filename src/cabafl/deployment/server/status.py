@@ -89,7 +89,7 @@ class StatusFile:
                 self.dispatcher.seen.get(device),
                 int(engine.selections[device]),
                 self.dispatcher.faults[device],
-                engine.defence.clipped(device),
+                sum(engine.defence.counts.get(device, {}).values()),
                 self.dispatcher.declined.get(device),
             )
 
