@@ -16,6 +16,7 @@ from cabafl.deployment.device.terms import Resources
 from cabafl.deployment.greeting import Greeting
 from cabafl.errors import UserError
 
+pytestmark = pytest.mark.slow
 LOADER = """
 import numpy as np
 

@@ -1,7 +1,10 @@
 """The device's terms: what ``device.toml`` accepts, and how many questions a day are answered."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,6 +148,12 @@ def test_an_answer_that_cannot_be_counted_is_not_given(tmp_path: Path) -> None:
         UserError, match=r"questions.json: cannot be written: .*; terms.feature_questions_per_day needs"
     ):
         allowance.spend()
+
+
+def test_a_fleet_folder_is_read_without_torch() -> None:
+    code = "import sys, cabafl.deployment.folder.layout; sys.exit('torch' in sys.modules)"
+    paths = os.pathsep.join(sys.path)
+    assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}).returncode == 0
 
 
 @pytest.mark.parametrize(("table", "model"), [("terms", Terms), ("when", When), ("limits", Resources)])

@@ -4,13 +4,15 @@ Reading a fleet folder imports this module: nothing here needs torch.
 """
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from cabafl.config import PrivacySection
 from cabafl.errors import UserError
-from cabafl.methods.base import FeatureKind
+
+if TYPE_CHECKING:
+    from cabafl.methods.base import FeatureKind
 
 _HOURS = re.compile(r"(\d{1,2})(?::(\d\d))?-(\d{1,2})(?::(\d\d))?")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -55,7 +57,7 @@ class Terms(_Table):
             return privacy
         return privacy.model_copy(update={"feature_noise": noise})
 
-    def check_question(self, kind: FeatureKind, privacy: PrivacySection) -> None:
+    def check_question(self, kind: "FeatureKind", privacy: PrivacySection) -> None:
         """Raises `AgainstTerms` if a question for this kind of features must not be answered."""
         if kind == "labels" and not self.labels:
             raise AgainstTerms(
