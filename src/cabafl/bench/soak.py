@@ -212,7 +212,7 @@ def figure(samples: list[Sample], share: float) -> str:
 
 
 @dataclass(frozen=True)
-class Record:
+class JobTally:
     """What the events of a run add up to. ``silent`` jobs neither ended nor are they open at the end."""
 
     uploads: int
@@ -223,7 +223,7 @@ class Record:
     overheads: list[float]
 
 
-def read_record(run: Path) -> Record:
+def read_record(run: Path) -> JobTally:
     """Follows every job through ``events.jsonl``."""
     sent: dict[int, float] = {}
     ended: Counter[int] = Counter()
@@ -249,4 +249,4 @@ def read_record(run: Path) -> Record:
     silent = sum(1 for job in open_jobs if last - sent[job] > 600.0)
     twice = sum(1 for count in ended.values() if count > 1)
     uploads = sum(ended.values()) - sum(losses.values())
-    return Record(uploads, twice, silent, len(open_jobs) - silent, losses, overheads)
+    return JobTally(uploads, twice, silent, len(open_jobs) - silent, losses, overheads)

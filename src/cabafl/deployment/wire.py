@@ -34,7 +34,7 @@ Value = int | float | str | bool
 SCHEMAS: dict[str, dict[str, type]] = {
     # to all devices
     "greeting": {"run": str, "greeting": str},
-    "query": {"run": str, "query": int, "kind": str},
+    "query": {"run": str, "query": int, "features": str},
     "model": {},
     # to one device
     "job": {
@@ -70,7 +70,7 @@ class OtherVersion(Malformed):
 
 
 @dataclass(frozen=True)
-class Record:
+class WireRecord:
     """One message. ``problem`` says what is wrong with its vector, which is then empty."""
 
     kind: str
@@ -115,7 +115,7 @@ def encode(kind: str, values: Mapping[str, Value], vector: Weights = _EMPTY, pie
     ]
 
 
-def decode(content: bytes | memoryview, lengths: Mapping[str, int]) -> Record:
+def decode(content: bytes | memoryview, lengths: Mapping[str, int]) -> WireRecord:
     """Reads the content of a message. ``lengths`` gives the kinds that are accepted here and the length of their
     vectors."""
     content = memoryview(content)
@@ -126,7 +126,7 @@ def decode(content: bytes | memoryview, lengths: Mapping[str, int]) -> Record:
         raise Malformed(f"{size} bytes of values")
     kind, values = _read_values(bytes(content[_SIZE.size : _SIZE.size + size]), lengths)
     vector, problem = _read_vector(content[_SIZE.size + size :], kind, lengths[kind])
-    return Record(kind, values, vector, problem)
+    return WireRecord(kind, values, vector, problem)
 
 
 class Assembler:
@@ -194,7 +194,7 @@ def job_values(run: str, number: int, objective: Objective, model: str = "") -> 
     }
 
 
-def objective_of(record: Record) -> Objective:
+def objective_of(record: WireRecord) -> Objective:
     """How a device trains for a job."""
     epochs = record.count("epochs")
     if epochs > 1_000_000:
@@ -220,7 +220,7 @@ def reply_values(run: str, number: int, reply: TrainingReply) -> dict[str, Value
     }
 
 
-def reply_of(record: Record) -> TrainingReply:
+def reply_of(record: WireRecord) -> TrainingReply:
     """The reverse of `reply_values`."""
     loss = record.amount("loss") if record.values["has_loss"] else None
     return TrainingReply(record.vector, record.amount("seconds"), record.amount("joules"), loss)

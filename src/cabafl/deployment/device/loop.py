@@ -22,7 +22,7 @@ from cabafl.deployment.device.session import (
     Stop,
     Train,
 )
-from cabafl.deployment.device.terms import tellable
+from cabafl.deployment.device.terms import AgainstTerms, tellable
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
@@ -125,18 +125,14 @@ class DeviceLoop:
 
     def _train(self, task: Train) -> None:
         job = task.job
-        reason = self.worker.ready()
-        if reason is not None:
-            self.log.warn(f"does not train now: {reason}")
-            self._do(lambda session: session.fail(job.number, "declined", "not now"))
-            self._do(lambda session: session.set_ready(False))
-            return
         try:
             reply = self.worker.train(job, lambda: self._wanted is not task or self.stop.is_set())
         except Exception as error:
             self.log.warn(f"job {job.number} fails: {error!r}")
-            text = tellable(error)
-            self._do(lambda session: session.fail(job.number, "crash", text))
+            text, declines = tellable(error), isinstance(error, AgainstTerms)
+            self._do(lambda session: session.fail(job.number, "declined" if declines else "crash", text))
+            if declines:
+                self._look()
             return
         if reply is None:
             self.log.info(f"job {job.number} is cancelled")

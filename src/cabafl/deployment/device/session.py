@@ -170,7 +170,7 @@ class Session:
             return [Stop(number)]
         return self._recall(number)
 
-    def _take_job(self, record: wire.Record, number: int) -> list[Action]:
+    def _take_job(self, record: wire.WireRecord, number: int) -> list[Action]:
         if number <= self._latest:
             return self._recall(number) if number == self._latest else []
         objective = wire.objective_of(record)
@@ -203,8 +203,8 @@ class Session:
             return [done, *self.fail(job.number, "rejected", record.problem)]
         return [done, Train(TrainingJob(job.number, record.vector, job.objective))]
 
-    def _take_query(self, record: wire.Record) -> list[Action]:
-        number, kind = record.count("query"), record.text("kind")
+    def _take_query(self, record: wire.WireRecord) -> list[Action]:
+        number, kind = record.count("query"), record.text("features")
         if record.problem:
             return self.refuse(number, record.problem)
         for known in get_args(FeatureKind):

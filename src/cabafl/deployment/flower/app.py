@@ -16,6 +16,7 @@ from cabafl.assembly import make_server_task
 from cabafl.config import Experiment, load_experiment
 from cabafl.deployment import wire
 from cabafl.deployment.device.participant import Participant
+from cabafl.deployment.device.terms import Terms
 from cabafl.deployment.flower.carrier import HELLO, PIECE, TRAIN, FlowerCarrier, from_record, to_record
 from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
@@ -62,7 +63,8 @@ def _handle(message: Message, context: Context) -> Message:
     """The answer of a device. Its samples and its model are loaded anew: this process lives for one message."""
     experiment, devices = _experiment(context)
     partition = int(context.node_config["partition-id"])
-    participant = Participant(Device(Path.cwd(), "", partition, partition, root=experiment.data.root))
+    own = Device(Path.cwd(), "", partition, partition, root=experiment.data.root, terms=Terms(labels=True))
+    participant = Participant(own)
     greeting = Greeting.of(experiment, make_server_task(experiment), devices)
     samples = participant.join(greeting)
     lengths = {"greeting": 0, "job": greeting.weights, "query": greeting.weights}
@@ -73,7 +75,7 @@ def _handle(message: Message, context: Context) -> Message:
     return Message(content=to_record(packets), reply_to=message)
 
 
-def _answer(participant: Participant, kind: str, record: wire.Record, samples: int) -> list[bytes]:
+def _answer(participant: Participant, kind: str, record: wire.WireRecord, samples: int) -> list[bytes]:
     run = record.text("run")
     if kind == HELLO:
         return wire.encode("here", {"run": run, "process": "flower", "samples": samples, "declined": ""})
@@ -82,7 +84,7 @@ def _answer(participant: Participant, kind: str, record: wire.Record, samples: i
         reply = participant.train(job, lambda: False)
         assert reply is not None
         return wire.encode("trained", wire.reply_values(run, job.number, reply), reply.weights, PIECE)
-    [feature_kind] = [known for known in get_args(FeatureKind) if known == record.text("kind")]
+    [feature_kind] = [known for known in get_args(FeatureKind) if known == record.text("features")]
     query = FeatureQuery(record.count("query"), record.vector, feature_kind)
     return wire.encode("features", {"run": run, "query": query.number}, participant.features(query).features, PIECE)
 

@@ -42,7 +42,7 @@ def to_record(packets: Sequence[bytes]) -> RecordDict:
     return RecordDict({_RECORD: ConfigRecord({str(number): packet for number, packet in enumerate(packets)})})
 
 
-def from_record(record: RecordDict, limit: int, lengths: Mapping[str, int]) -> wire.Record:
+def from_record(record: RecordDict, limit: int, lengths: Mapping[str, int]) -> wire.WireRecord:
     """The reverse of `to_record`, strict: raises `wire.Malformed`."""
     values = record.get(_RECORD)
     if set(record) != {_RECORD} or not isinstance(values, ConfigRecord):
@@ -146,7 +146,7 @@ class FlowerCarrier:
     def ask(self, query: int, weights: Weights, kind: FeatureKind, seconds: float) -> None:
         """See `Carrier`. One message per device: Flower has no other."""
         self._width = self.run.feature_width(kind)
-        packets = wire.encode("query", {"run": self.run.id, "query": query, "kind": kind}, weights, PIECE)
+        packets = wire.encode("query", {"run": self.run.id, "query": query, "features": kind}, weights, PIECE)
         for device in sorted(self._online):
             self._push(FEATURES, device, query, packets)
 

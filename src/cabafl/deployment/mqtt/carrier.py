@@ -220,7 +220,7 @@ class MqttCarrier:
     def ask(self, query: int, weights: Weights, kind: FeatureKind, seconds: float) -> None:
         """See `Carrier`."""
         self._width = self.run.feature_width(kind)
-        values: dict[str, wire.Value] = {"run": self.run.id, "query": query, "kind": kind}
+        values: dict[str, wire.Value] = {"run": self.run.id, "query": query, "features": kind}
         self._publish(topics.QUERY, "query", values, weights, expires=seconds)
 
     def tidy(self, jobs: Container[int]) -> None:

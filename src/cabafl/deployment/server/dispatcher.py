@@ -86,8 +86,11 @@ class Dispatcher:
         return self.engine.started
 
     def now(self) -> float:
-        """Seconds since the run started; 0 before."""
-        return 0.0 if self._start is None else self.clock() - self._start
+        """Seconds since the run started, at most its length; 0 before."""
+        if self._start is None:
+            return 0.0
+        limit = self.engine.limits.seconds
+        return self.clock() - self._start if limit is None else min(self.clock() - self._start, limit)
 
     @property
     def since_upload(self) -> float:

@@ -157,7 +157,7 @@ def open_folder(out: Path, toml: str) -> tuple[RunFolder, Checkpoint | None]:
 
 def capacity_of(experiment: Experiment, out: Path, needed: int) -> int:
     """The number of devices that can ever join the run: ``data.devices``; if that is "auto", the number the run in
-    ``out`` started with, or ``needed`` for a new run. Raises `UserError` if it is less than ``needed`` for a new run."""
+    ``out`` started with, or ``needed`` for a new run. Raises `UserError` if a new run has fewer than ``needed``."""
     capacity = experiment.data.devices
     started = (out / EXPERIMENT).exists()
     if capacity == "auto" and started:

@@ -53,8 +53,8 @@ class Testbed:
         with ExitStack() as stack:
             children = stack.enter_context(Children(self.path / LOGS))
             start_broker(children, fleet)
-            for device in fleet.devices():
-                start_device(children, device)
+            devices = [start_device(children, device) for device in fleet.devices()]
+            stack.callback(lambda: [child.process.terminate() for child in devices])  # all at once, then the broker
             station = Station(self.run, log, fleet.state / STATUS, fleet.state / COMMANDS, listener)
             return serve(experiment, MqttFleet(fleet), station)
 
