@@ -212,7 +212,7 @@ def make_server_task(experiment: Experiment) -> Task:
 
 
 def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], model_bytes: int) -> Fleet:
-    """The simulated devices."""
+    """The simulated devices with their speeds, link times and power."""
     section = experiment.fleet
     link = section.link_seconds
     if section.bandwidth_mbps is not None:
@@ -240,7 +240,7 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
 
 
 def make_faults(experiment: Experiment, devices: int) -> Faults:
-    """The simulated faults and absences."""
+    """The simulated faults: probabilities per job, and absences."""
     section = experiment.fleet.faults
     return Faults(
         seed=experiment.seed,
