@@ -1,4 +1,4 @@
-"""The documents keep up with the program: keys, figures, events, links and examples."""
+"""The documentation agrees with the program: keys, figures, events, links and examples."""
 
 import json
 import re
@@ -61,7 +61,7 @@ def test_every_data_set_and_network_is_explained() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_are_not_broken(path: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     missing = [t for t in targets if not t.startswith("http") and not (path.parent / t).exists()]
     assert missing == []
@@ -89,11 +89,11 @@ def test_example_method_learns(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("example_folder")
 def test_example_method_survives_devices_that_time_out() -> None:
-    """As many slots as devices: a lost slot finds nobody idle and must wait for the late device."""
+    """As many slots as devices: after a loss no device is idle, and the slot must wait for the late device."""
     slow = ["fleet.seconds_per_sample=0.1", "fleet.slots=10", "run.slot_timeout=6"]
     summary = simulate(load_experiment(None, [*QUICK, *slow, "method.name=my_method:Mixing"])).summary
     assert summary["losses"]["timeout"] > 5
-    assert summary["downloads"] - summary["uploads"] - summary["losses"]["timeout"] == 10  # all slots alive at the end
+    assert summary["downloads"] - summary["uploads"] - summary["losses"]["timeout"] == 10  # no slot is lost at the end
 
 
 @pytest.mark.usefixtures("example_folder")
@@ -118,7 +118,7 @@ def test_run_folder_page_names_every_file_figure_column_and_event(tmp_path: Path
 
 
 def test_python_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With a shorter run: the code is the same, the experiment's length is not."""
+    """The same code with a shorter run."""
     code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     assert code is not None
     monkeypatch.chdir(tmp_path)

@@ -28,7 +28,7 @@ needs_ray = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    """One Ray for several tests: starting it takes longer than what they do."""
+    """One Ray for several tests, because it starts slowly."""
     ray = import_ray()
     ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     yield ray
@@ -132,7 +132,7 @@ def test_an_exception_in_an_actor_reaches_the_user(ray: Any) -> None:
 
 @needs_ray
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_work_goes_on_without_the_main_process(number: int, tmp_path: Path) -> None:
+def test_no_actor_survives_the_main_process(number: int, tmp_path: Path) -> None:
     words = settings("cabafl", "run.executor=ray", "run.workers=1", "run.virtual_time=1000000")
     main = subprocess.Popen([sys.executable, "-m", "cabafl", "run", *words, "--quiet", "--out", str(tmp_path / "run")])
     metrics = tmp_path / "run" / "metrics.csv"
@@ -157,7 +157,7 @@ def until(condition: Any, seconds: float = 30.0) -> None:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Processes below one, with their command lines."""
+    """Command lines of the descendants of a process, by process ID."""
     found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     table = {
         int(child): (int(parent), name) for child, parent, name in (row.split(None, 2) for row in found.splitlines())

@@ -10,7 +10,7 @@ import typer
 from cabafl.cli import bench, compare, config, data, deploy, lists, observe, report, run
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
-from cabafl.processes.lifeline import die_with_parent
+from cabafl.processes.lifeline import PARENT, die_with_parent
 
 app = typer.Typer(
     name="cabafl",
@@ -35,8 +35,8 @@ app.add_typer(deploy.app, name="deploy")
 
 def main() -> None:
     """Entry point. A `UserError` is one line and exit code 2, a `RunStopped` one line and exit code 1."""
-    if "CABAFL_PARENT" in os.environ:  # a run of a comparison: stops with a checkpoint if the comparison dies
-        die_with_parent(int(os.environ["CABAFL_PARENT"]), signal.SIGTERM)
+    if PARENT in os.environ:  # a run of a comparison: stops with a checkpoint if the comparison dies
+        die_with_parent(int(os.environ[PARENT]), signal.SIGTERM)
     sys.path.insert(0, str(Path.cwd()))  # for the user's models and methods, given as package.module:Class
     try:
         app()

@@ -8,6 +8,7 @@ import threading
 import time
 
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+PARENT = "CABAFL_PARENT"  # environment variable: process ID of the comparison that started this run
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:

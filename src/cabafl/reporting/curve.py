@@ -13,7 +13,7 @@ from cabafl.recording.metrics import WINDOW, best_window_mean
 def draw_curve(
     times: Sequence[float], accuracy: Sequence[float], title: str, path: Path, clock: str = "virtual"
 ) -> None:
-    """Draws accuracy over virtual or wall time: each evaluation, the mean of the last ten and the best such window.
+    """Draws accuracy over virtual or wall time: each evaluation, the moving mean and the best window.
 
     ``times`` are seconds, ``accuracy`` is 0 to 1. The file is replaced atomically.
     """
