@@ -16,10 +16,10 @@ from cabafl.assembly import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.errors import UserError
 from cabafl.files import lock
+from cabafl.processes.lifeline import PARENT
 from cabafl.recording.folder import EXPERIMENT, METRICS, SUMMARY
 from cabafl.toml import experiment_toml
 
-PARENT = "CABAFL_PARENT"  # environment variable with the process ID of the comparison
 LOCK = ".lock"
 
 
