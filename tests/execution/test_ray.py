@@ -7,17 +7,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from cabafl import simulate
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
+from cabafl.execution.base import EvaluateJob
 from cabafl.execution.ray_cluster import Node, RayExecutor, gpu_share, import_ray
+from cabafl.learning.task import Trained
 from tests.execution.test_pool import alive
 from tests.runs import METHODS, same_bytes, settings
 
@@ -80,6 +84,22 @@ def test_nodes_must_have_the_same_versions() -> None:
     executor._check_versions(actor, Node.here()._replace(host="elsewhere"))
     with pytest.raises(UserError, match="elsewhere has cabafl 0 "):
         executor._check_versions(actor, Node("elsewhere", "0", "1"))
+
+
+@pytest.mark.parametrize("wrap", [Trained, np.asarray])
+def test_results_do_not_stay_in_the_object_store(wrap: Callable[[npt.NDArray[np.float32]], Any]) -> None:
+    stored = np.ones(3, dtype=np.float32)
+    stored.flags.writeable = False  # as Ray hands it over
+    executor = RayExecutor(ray := MagicMock(), 1)
+    ray.get.return_value, ray.exceptions.RayError = wrap(stored), ValueError
+    (actor,) = executor._actors
+    actor.pending["reference"] = ticket = executor.submit(EvaluateJob(stored, 0))
+    executor._take_result(actor, "reference")
+    result = executor.result(ticket)
+    array = result.weights if isinstance(result, Trained) else result
+    assert array.tolist() == [1, 1, 1]
+    assert array.flags.writeable
+    assert not np.shares_memory(array, stored)
 
 
 def test_actors_share_gpus_evenly() -> None:

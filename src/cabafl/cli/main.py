@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -19,6 +21,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cabafl {version_of('cabafl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("compare")(compare.compare)

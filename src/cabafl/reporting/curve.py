@@ -1,5 +1,6 @@
 """The learning curve of one run."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from cabafl.files import write_atomic
 from cabafl.recording.metrics import WINDOW, best_window_mean
 
 
@@ -31,6 +33,6 @@ def draw_curve(
     axes.set(title=title, xlabel=f"{clock} time [s]", ylabel="test accuracy [%]")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, dpi=130, format="png")
-    temporary.replace(path)
+    content = io.BytesIO()
+    figure.savefig(content, dpi=130, format="png")
+    write_atomic(path, content.getvalue())

@@ -26,8 +26,13 @@ class ReportPaths:
     """The files of a report, and its tables for printing."""
 
     html: Path
-    files: list[Path]  # all of them, report.html last
+    """The page."""
+
+    files: list[Path]
+    """All files, the page last."""
+
     tables: list[Table]
+    """The tables on the page."""
 
 
 def build_report(
@@ -37,10 +42,17 @@ def build_report(
     title: str | None = None,
     notes: Sequence[str] = (),
 ) -> ReportPaths:
-    """Writes the report on ``runs`` (from `load_runs`) to the folder ``out``, which is created; files are atomic.
+    """Writes tables, figures and a page about finished runs.
 
-    ``targets`` are accuracies in percent; by default, round ones that some method reaches. The page shows ``title``
-    and ``notes``. Raises `UserError` if there are no runs or ``out`` cannot be written.
+    Args:
+        runs: The runs, from `load_runs`.
+        out: Folder for the report; created if needed. Every file is written atomically.
+        targets: Accuracies in percent, for the cost to reach them; None: round ones that some method reaches.
+        title: Heading of the page; None: what the runs have in common.
+        notes: Remarks shown on the page.
+
+    Raises:
+        UserError: If there are no runs, or ``out`` cannot be written.
     """
     if not runs:
         raise UserError("report: no finished run given; accepted: at least one")
