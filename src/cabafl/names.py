@@ -1,4 +1,4 @@
-"""Names that experiment files accept: `config` takes them here, and so do the rooms that implement them.
+"""Names that experiment files accept: `config` validates them, the rooms that implement them use them too.
 
 Imports nothing heavy: `cabafl --help` and `cabafl config` load this module.
 """
