@@ -1,6 +1,6 @@
 """Runs one experiment in virtual time, from the beginning or from a checkpoint."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.virtual import VirtualEngine
 from cabafl.errors import UserError
-from cabafl.execution.base import Executor, Interrupt
+from cabafl.execution.base import Executor, Interrupt, Warn
 from cabafl.execution.choice import open_executor
 from cabafl.lifecycle.run import Lifecycle, Listener, experiment_text
 from cabafl.recording.environment import environment
@@ -23,8 +23,6 @@ from cabafl.toml import experiment_toml
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def simulate(
         if out is not None:
             toml = experiment_toml(experiment, parts.method.parameters)
             folder = RunFolder.create(Path(out), toml, environment(VirtualEngine.clock))
-        return _carry_out(parts, executor, folder, listener)
+        return _run(parts, executor, folder, listener)
 
 
 def resume(
@@ -102,12 +100,12 @@ def resume(
     _check_resumable(path, settings)
     experiment = load_experiment(path / EXPERIMENT, settings)
     with closing(RunFolder.reopen(path)) as folder, open_executor(experiment, warn) as workers:
-        if (path / SUMMARY).exists():  # the process that held the folder has finished the run
+        if (path / SUMMARY).exists():  # the process that held the lock has finished the run
             return None
         parts = assemble(experiment)
         checkpoint = load_checkpoint(path, experiment_text(path))
         folder.rewind(None if checkpoint is None else checkpoint.positions)
-        return _carry_out(parts, workers.for_task(parts.task), folder, listener, checkpoint)
+        return _run(parts, workers.for_task(parts.task), folder, listener, checkpoint)
 
 
 def _check_resumable(path: Path, settings: Sequence[str]) -> None:
@@ -115,16 +113,16 @@ def _check_resumable(path: Path, settings: Sequence[str]) -> None:
         raise UserError(f"{path}: not a run folder (it has no {EXPERIMENT})")
     if (path / JOURNAL).exists():
         raise UserError(
-            f"{path}: a run on real devices; accepted: `cabafl deploy server` or `local`, which goes on with it"
+            f"{path}: a run on real devices; continue it with `cabafl deploy server` or `cabafl deploy local`"
         )
     accepted = [f"run.{key}" for key in EXECUTION_KEYS]
     for text in settings:
         if text.partition("=")[0] not in accepted:
-            raise UserError(f"{text}: cannot change on resuming; accepted: {', '.join(accepted)}")
+            raise UserError(f"{text}: cannot be changed on resume; accepted: {', '.join(accepted)}")
 
 
 class VirtualDriver:
-    """A simulation moves on by itself: see `lifecycle.run.Driver`."""
+    """The `Driver` of a simulation: every step handles one event of the engine's queue."""
 
     def __init__(self, engine: VirtualEngine) -> None:
         self.engine = engine
@@ -132,20 +130,20 @@ class VirtualDriver:
         self.state = engine.state
 
     def begin(self, state: dict[str, Any] | None) -> None:
-        """Time 0, or where a checkpoint was taken."""
+        """Starts at time 0 or at the time of the checkpoint."""
         if state is None:
             self.engine.start()
         else:
             self.engine.restore(state)
 
     def saved(self, state: dict[str, Any]) -> None:
-        """Nothing else depends on a checkpoint."""
+        """Does nothing: only runs on real devices have a journal to shorten."""
 
     def wake(self) -> None:
-        """Nothing waits for long: executors look for a stop every half second."""
+        """Does nothing: an executor that waits calls `Lifecycle.check_stop` every half second."""
 
 
-def _carry_out(
+def _run(
     parts: SimulationParts,
     executor: Executor,
     folder: RunFolder | None,
@@ -160,7 +158,7 @@ def _carry_out(
     finally:
         if folder is not None:
             folder.close()
-    import pandas as pd  # here, because a run starts sooner without it
+    import pandas as pd  # here, because importing pandas delays the start
 
     model.load(engine.model)
     metrics = pd.DataFrame(run.rows, columns=list(Evaluated._fields))
