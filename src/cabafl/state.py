@@ -4,12 +4,13 @@ A value becomes a JSON tree plus a table of arrays. In the tree, numbers, string
 themselves; everything else is a list that starts with its kind::
 
     ["array", name]   ["frozen", name]   ["tensor", name]   a read-only array is "frozen" and comes back read-only
-    ["floats", name]  ["ints", name]     a long list of such numbers, as an array
+    ["floats", name]                     an `array.array` of type "d"
     ["list", item, ...]                  ["tuple", item, ...]
     ["dict", [key, value], ...]          ["state", "module:Class", {attribute: value}]
 """
 
 import dataclasses
+from array import array
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,21 +21,20 @@ import torch
 Arrays = dict[str, npt.NDArray[Any]]
 Array = TypeVar("Array", bound=npt.NDArray[Any])
 
-LONG = 64  # lists of more numbers than this are stored as arrays, which takes a tenth of the time
 _PLAIN = frozenset({type(None), bool, str, int, float})
-_NUMBERS = {float: ("floats", np.float64), int: ("ints", np.int64)}
 
 
-def frozen(array: Array) -> Array:
+def frozen(values: Array) -> Array:
     """Makes an array read-only and returns it. A checkpoint shares such an array with the run instead of copying it."""
-    array.flags.writeable = False
-    return array
+    values.flags.writeable = False
+    return values
 
 
 class State:
     """Base of classes whose instances can be stored: their attributes are their whole state.
 
-    Attributes hold numbers, strings, None, NumPy arrays, torch tensors, lists, tuples, dictionaries and other states. A
+    Attributes hold numbers, strings, None, NumPy arrays, torch tensors, arrays of type "d", lists, tuples, dictionaries
+    and other states. Long rows of floats belong into arrays: a list of them takes fifty times as long to store. A
     dataclass is rebuilt through its constructor; any other class without calling ``__init__``. A class that keeps more
     than its attributes defines ``state()``, which returns a dictionary, and ``restore(dictionary)``.
     """
@@ -63,38 +63,27 @@ class Encoder:
         if isinstance(value, torch.Tensor):
             return ["tensor", self._name(value, value.numpy())]
         if kind in (list, tuple):  # not subclasses: a NamedTuple would come back as a tuple
-            short = kind is tuple or len(value) <= LONG
-            return (None if short else self._numbers(value)) or [kind.__name__, *map(self.encode, value)]
+            return [kind.__name__, *map(self.encode, value)]
+        if kind is array and value.typecode == "d":
+            return ["floats", self._add(value, np.array(value))]
         if isinstance(value, dict):
             return ["dict", *([self.encode(k), self.encode(v)] for k, v in value.items())]
         if isinstance(value, State):
             return ["state", name_of(kind), {k: self.encode(v) for k, v in attributes(value).items()}]
         raise TypeError(
-            f"a checkpoint cannot store a {type(value).__name__}: {value!r}; accepted: plain numbers, strings, arrays, "
+            f"a checkpoint cannot store a {kind.__name__}: {value!r}; accepted: plain numbers, strings, arrays, "
             "lists, tuples, dictionaries and subclasses of cabafl.state.State"
         )
 
-    def _numbers(self, values: list[Any]) -> list[str] | None:
-        """A list as an array; None if its entries are not all floats or all integers of 64 bits."""
-        types = set(map(type, values))
-        if len(types) > 1 or not types <= _NUMBERS.keys():
-            return None
-        kind, dtype = _NUMBERS[types.pop()]
-        try:
-            array = np.array(values, dtype=dtype)
-        except OverflowError:
-            return None
-        return [kind, self._add(array, array)]
-
-    def _name(self, owner: Any, array: npt.NDArray[Any]) -> str:
+    def _name(self, owner: Any, values: npt.NDArray[Any]) -> str:
         name = self._names.get(id(owner))
         if name is not None:
             return name
-        return self._add(owner, array if self._shares is None or self._shares(array) else array.copy())
+        return self._add(owner, values if self._shares is None or self._shares(values) else values.copy())
 
-    def _add(self, owner: Any, array: npt.NDArray[Any]) -> str:
+    def _add(self, owner: Any, values: npt.NDArray[Any]) -> str:
         name = self._names[id(owner)] = str(len(self.arrays))
-        self.arrays[name] = array
+        self.arrays[name] = values
         self._kept.append(owner)
         return name
 
@@ -119,8 +108,8 @@ class Decoder:
             return self._arrays[rest[0]]
         if kind == "frozen":
             return frozen(self._arrays[rest[0]])
-        if kind in ("floats", "ints"):
-            return self._arrays[rest[0]].tolist()
+        if kind == "floats":
+            return array("d", self._arrays[rest[0]].tobytes())
         if kind == "tensor":
             return self._tensors.setdefault(rest[0], torch.from_numpy(self._arrays[rest[0]]).clone())
         if kind in ("list", "tuple"):

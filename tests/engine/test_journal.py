@@ -65,7 +65,7 @@ def test_inputs_come_back_as_they_were_given(tmp_path: Path) -> None:
     assert read(again, 7) == []
     rows = dict(again.inputs())[4]
     assert isinstance(rows, Gathered)
-    assert (rows.rows.shape, rows.rows.dtype, rows.answered.dtype) == ((3, 2), np.float32, np.bool_)
+    assert (rows.rows.shape, rows.rows.dtype.str, rows.answered.dtype.str) == ((3, 2), "<f4", "|b1")
     assert rows.rows.flags.aligned
     assert rows.rows.flags.writeable
     assert again.add(Passed(5.0)) == 7
@@ -134,9 +134,9 @@ def test_a_damaged_middle_is_refused_in_one_line_and_not_changed(tmp_path: Path)
         content = bytearray(sound)
         content[position] ^= 64
         newest(tmp_path).write_bytes(content)
-        with pytest.raises(UserError, match=r"00000000\.log: damaged: input 2 cannot be read, but later ones can; ") as e:
+        with pytest.raises(UserError, match=r"0\.log: damaged: input 2 cannot be read, but later ones can; ") as caught:
             Journal(tmp_path)
-        assert "\n" not in str(e.value)
+        assert "\n" not in str(caught.value)
         assert newest(tmp_path).read_bytes() == content
 
 

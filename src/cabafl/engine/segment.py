@@ -137,14 +137,14 @@ class Segment:
             yield record
             number, offset = number + 1, record.end
 
-    def _head(self, content: bytes, offset: int) -> Record | None:
-        if len(content) < _RECORD_SIZE:
+    def _head(self, found: bytes, offset: int) -> Record | None:
+        if len(found) < _RECORD_SIZE:
             return None
-        head, checksum = content[: _RECORD.size], content[_RECORD.size :]
-        marker, *values = _RECORD.unpack(head)
+        head, checksum = found[: _RECORD.size], found[_RECORD.size :]
+        marker, number, durable, tree, length, content = _RECORD.unpack(head)
         if marker != self.marker or _CHECKSUM.unpack(checksum)[0] != zlib.crc32(head):
             return None
-        return Record(*values, start=offset + _RECORD_SIZE)
+        return Record(number, durable, tree, length, content, offset + _RECORD_SIZE)
 
     def _known_durable(self, file: BinaryFile, offset: int, number: int) -> bool:
         """Whether a record after ``offset`` was written when this input was on disk."""

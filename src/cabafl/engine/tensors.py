@@ -1,8 +1,8 @@
 """Arrays in the safetensors format, written piece by piece.
 
-``safetensors.numpy.save_file`` copies every array and holds the interpreter's lock while it writes. Here each piece is
-written, hashed and synced while other threads run. A small piece also keeps other files of the disk quick: a sync of
-the journal may have to wait for what this file has written and not synced yet.
+Other threads run while a piece is written, hashed or synced, and no array is copied, whatever the version of the
+safetensors package. Small pieces also keep the rest of the disk quick: a sync of the journal may have to wait for all
+that this file has written and not synced yet.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ def write_whole(descriptor: int, content: bytes | memoryview) -> None:
 
 def raw(array: npt.NDArray[Any]) -> memoryview:
     """The bytes of an array; shared, not copied, if the array is contiguous."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _header(arrays: list[tuple[str, npt.NDArray[Any]]], metadata: Mapping[str, str]) -> bytes:

@@ -1,5 +1,6 @@
 """The two-level cache: L2 holds the models that travel, L1 the ones that passed the screening and are aggregated."""
 
+from array import array
 from bisect import bisect_left
 from typing import NamedTuple
 
@@ -10,11 +11,11 @@ from cabafl.state import State
 class SimilarityHistory(State):
     """Every similarity seen so far, in ascending order.
 
-    A plain sorted list: an insertion moves half of it, which takes 20 microseconds at 100,000 entries.
+    A plain sorted array: an insertion moves half of it, which takes 20 microseconds at 100,000 entries.
     """
 
     def __init__(self) -> None:
-        self.values: list[float] = []
+        self.values = array("d")
 
     def insert(self, similarity: float) -> tuple[int, int]:
         """Adds a similarity; returns its 1-based rank (the first among equals) and the new length."""
