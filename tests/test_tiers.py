@@ -1,4 +1,4 @@
-"""The lists of slow tests name what exists: a renamed test would fall into the quick tier unnoticed."""
+"""Every slow test listed in conftest.py exists: a renamed one would silently join the quick tier."""
 
 import re
 from pathlib import Path

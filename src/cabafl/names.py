@@ -1,4 +1,4 @@
-"""Names that experiment files accept and the readers and partitions implement: `config` and `data` both take them here.
+"""Names of data sets, partitions and label levels: `config` validates them, `data` implements them.
 
 Imports nothing heavy: `cabafl --help` and `cabafl config` load this module.
 """

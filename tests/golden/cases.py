@@ -1,4 +1,4 @@
-"""Short runs whose bytes are known, and how to record them again: ``python -m tests.golden.cases``."""
+"""Short runs with recorded checksums. ``python -m tests.golden.cases`` records them again."""
 
 import gzip
 import hashlib
@@ -39,7 +39,7 @@ CASES: dict[str, list[str]] = {
 
 
 def write_roles(folder: Path) -> Path:
-    """A few roles in the form of the Shakespeare data set."""
+    """Writes a small role file of the Shakespeare data set."""
     words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "wizards", "brew", "amber"]
     speech = " ".join(words[(7 * i) % len(words)] for i in range(60))
     roles = {f"PLAY__ROLE_{n}": [speech[n:], speech[: 300 - n]] for n in range(6)}
@@ -49,8 +49,10 @@ def write_roles(folder: Path) -> Path:
 
 
 def as_written_by_0_1(name: str, content: bytes) -> bytes:
-    """The sums are those of version 0.1, which called the time of an event ``t``, that of an evaluation
-    ``virtual_time`` and the event of a new version ``aggregation``; everything else is the same."""
+    """Translates a file to the names of version 0.1, with which the checksums were recorded.
+
+    Version 0.1 called ``time`` ``t`` in events and ``virtual_time`` in metrics, and ``publish`` events ``aggregation``.
+    """
     if name == "metrics.csv":
         return b"virtual_" + content
     if name == "events.jsonl":
@@ -60,7 +62,7 @@ def as_written_by_0_1(name: str, content: bytes) -> bytes:
 
 
 def run_case(name: str, folder: Path) -> dict[str, str]:
-    """Carries a case out; the sums of its files."""
+    """Runs a case and returns the checksums of its files."""
     words = list(CASES[name])
     if name == "lstm":
         words += [f"data.root={write_roles(folder)}", "data.train_limit=60", "data.test_limit=40"]
@@ -70,8 +72,8 @@ def run_case(name: str, folder: Path) -> dict[str, str]:
 
 
 def arithmetic() -> str:
-    """A sum over what torch computes here, without any of our code: on another type of processor the last bits, and
-    so all sums, may differ."""
+    """A checksum of torch's own results. If it differs from the recorded one, this processor computes other last bits,
+    and all checksums may differ."""
     draw = np.random.Generator(np.random.Philox(7))
     x = torch.from_numpy(draw.standard_normal((50, 3, 16, 16), dtype=np.float32))
     kernel = torch.from_numpy(draw.standard_normal((8, 3, 5, 5), dtype=np.float32)).requires_grad_()
@@ -86,7 +88,7 @@ def arithmetic() -> str:
 
 
 def record() -> None:
-    """Writes the sums of this version; only for a new case, or where a change of results is meant."""
+    """Records the checksums of this version: only for a new case, or if results change on purpose."""
     import tempfile
 
     known: dict[str, dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""The bytes of short runs stay what they were: a change of structure must not change a result."""
+"""The files of short runs have the recorded checksums: refactoring must not change results."""
 
 import json
 from pathlib import Path

@@ -40,7 +40,7 @@ class Kind(IntEnum):
     RETURN = 7
 
 
-_FINISH, _EVALUATE = Kind.FINISH, Kind.EVALUATE  # looking a member up costs as much as pushing the entry
+_FINISH, _EVALUATE = Kind.FINISH, Kind.EVALUATE  # a member lookup takes as long as a push to the queue
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class VirtualEngine(Engine):
         )
         self.flights[number] = flight
         end = now + seconds
-        if fate is FINE and self._timeless and end < FOREVER:  # the rule, without what `_schedule_end` has to look at
+        if fate is FINE and self._timeless and end < FOREVER:  # the usual case, without the checks of `_schedule_end`
             self._schedule_at(end, _FINISH, number)
             flight.needed = end <= self.horizon
         else:

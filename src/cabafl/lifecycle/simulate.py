@@ -29,12 +29,19 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gives back: figures, one row of metrics per evaluation, the last global model, the run folder."""
+    """What a simulation returns."""
 
     summary: dict[str, Any]
+    """The content of ``summary.json``."""
+
     metrics: "pd.DataFrame"
+    """One row per evaluation, with the columns of ``metrics.csv``."""
+
     model: nn.Module
+    """The last global model, in evaluation mode."""
+
     folder: Path | None
+    """The run folder; None if nothing was written."""
 
 
 def simulate(
@@ -43,7 +50,19 @@ def simulate(
     listener: Listener | None = None,
     warn: Warn | None = None,
 ) -> Result:
-    """Runs an experiment; with ``out`` it also writes the run folder. ``listener`` sees every event as it happens."""
+    """Runs an experiment in virtual time, from the beginning.
+
+    Args:
+        experiment: What to run; see `load_experiment`.
+        out: The run folder to write, new or empty. None: nothing is written.
+        listener: Called with every event as it happens (the classes of ``cabafl.recording.events``).
+        warn: Called with one line about each problem from which the run recovered.
+
+    Raises:
+        UserError: If the experiment cannot be run as described, or ``out`` is not empty.
+        RunStopped: If the run cannot go on, for example because the disk is full; `resume` continues it.
+        Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``.
+    """
     with open_executor(experiment, warn) as workers:
         parts = assemble(experiment)
         announce(parts.method, warn)
@@ -61,9 +80,21 @@ def resume(
     warn: Warn | None = None,
     settings: Sequence[str] = (),
 ) -> Result | None:
-    """Continues an interrupted run in its folder, to the bytes of an uninterrupted one; None if it is complete.
+    """Continues an interrupted simulation in its folder. The result equals that of an uninterrupted run, byte for byte.
 
-    ``settings`` may change how it is carried out (run.workers=4), not what is computed.
+    Args:
+        path: The run folder.
+        listener: See `simulate`.
+        warn: See `simulate`.
+        settings: How to carry out the rest (``run.workers=4``); settings that change the result are refused.
+
+    Returns:
+        The result of the whole run, or None if the run was complete already.
+
+    Raises:
+        UserError: If the folder holds no simulation that can be continued, or another process is writing to it.
+        RunStopped: See `simulate`.
+        Stopped: See `simulate`.
     """
     path = Path(path)
     if (path / SUMMARY).exists():
