@@ -19,6 +19,8 @@ SLOW_FILES = {
     "tests/cli/test_report.py",
     "tests/cli/test_run.py",
     "tests/comparison/test_grid.py",
+    "tests/deployment/test_install.py",
+    "tests/deployment/test_membership.py",
     "tests/deployment/test_refusals.py",
     "tests/deployment/test_serve.py",
     "tests/execution/test_pool.py",

@@ -103,7 +103,7 @@ def _remove(folder: Path, text: str) -> None:
     _say(f"Removed: {', '.join(f'device {number}' for number in numbers)}.")
     if not change.listed:
         _say("Not on the revocation list: ca.key is not here. Use --remove also where it is, and copy crl.pem here.")
-    _say_reload(change)
+    _say_reload(change, "acl and crl.pem")
 
 
 def _renew(folder: Path, given: dict[str, Any]) -> None:
@@ -115,14 +115,19 @@ def _renew(folder: Path, given: dict[str, Any]) -> None:
     write_installer(fleet)
     _say(f"New certificates for broker {fleet.settings.address}, server and {len(fleet.device_ids())} devices.")
     _say("Copy each devices/NNN to its device (install-all.sh) and restart cabafl-server and cabafl-device.")
-    _say_reload(change)
+    _say_reload(change, "fleet.toml, mosquitto.conf, acl, crl.pem, broker.crt and server.crt")
+    if given.keys() & {"port", "listen"}:
+        _say("Another port or address needs a restart of the broker instead of a reload; sessions survive it.")
 
 
-def _say_reload(change: "Change") -> None:
+def _say_reload(change: "Change", files: str) -> None:
     if change.reloaded:
-        _say("The running broker has been told to read its files again; another port or address needs a restart.")
+        _say("The broker that runs from this folder has been told to read its files again.")
     else:
-        _say("Copy acl, crl.pem, broker.crt and server.crt to the broker, then: systemctl reload cabafl-broker")
+        _say(
+            f"No broker runs from this folder. Copy {files} to the fleet folder of the one that does, then, there: "
+            "systemctl reload cabafl-broker"
+        )
 
 
 def _say(text: str) -> None:

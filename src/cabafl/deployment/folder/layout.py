@@ -262,7 +262,8 @@ class FleetFolder:
         return self.state / "broker" / "pid"
 
     def device_ids(self) -> frozenset[int]:
-        """The IDs of all devices of the fleet: one listing of a folder, so that a server can follow changes."""
+        """The IDs of all devices of the fleet. Lists two folders and reads no file, so that a server can follow
+        changes."""
         return frozenset(self.device_folders())
 
     def revoked_ids(self) -> frozenset[int]:
@@ -270,8 +271,10 @@ class FleetFolder:
         return frozenset(_numbered(self.path / REVOKED))
 
     def device_folders(self) -> dict[int, Path]:
-        """The devices' folders by ID; incomplete ones have names that are not numbers and are skipped."""
-        return _numbered(self.path / DEVICES)
+        """The devices' folders by ID. Incomplete ones have names that are not numbers and are skipped; removed devices
+        are none, even if their folder has been copied here again."""
+        revoked = self.revoked_ids()
+        return {number: path for number, path in _numbered(self.path / DEVICES).items() if number not in revoked}
 
     def devices(self) -> list[Device]:
         """All devices, ordered by ID."""

@@ -52,7 +52,7 @@ def remove_devices(fleet: FleetFolder, numbers: Collection[int]) -> Change:
             raise UserError(f"--remove = {number}: no such device; accepted: {', '.join(map(str, present)) or 'none'}")
     (fleet.path / REVOKED).mkdir(exist_ok=True)
     for number in set(numbers) & present.keys():
-        present[number].rename(fleet.path / REVOKED / present[number].name)
+        present[number].rename(fleet.path / REVOKED / f"{number:03}")
     access_list(fleet)
     listed = (fleet.path / CA_KEY).exists()
     if listed:

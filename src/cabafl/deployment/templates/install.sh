@@ -53,7 +53,7 @@ if [ -e "$folder/device.toml" ]; then
     unit_files=$folder/cabafl-device.service
 else
     PATH="$PATH:/usr/sbin" command -v mosquitto >/dev/null || fail "mosquitto: not installed; accepted: version 2.0 or newer"
-    pip "$wheel[deploy]"
+    pip "${wheel}[deploy]"
     target=$home/fleet
     services="cabafl-broker cabafl-server"
     mkdir -p "$target"
