@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+from cabafl.deployment.flower.internals import Link
 from flwr.app import Context, Message
 
 from cabafl.deployment import wire
 from cabafl.deployment.device.loop import serve
 from cabafl.deployment.device.participant import Participant
 from cabafl.deployment.flower.app import Answers
-from cabafl.deployment.flower.internals import Link
 from cabafl.deployment.folder.layout import CA, PRIVATE_KEY, Device
 from cabafl.deployment.messages import TrainingReply
 

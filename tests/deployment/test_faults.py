@@ -18,13 +18,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
 
+from cabafl.deployment.testbed.programs import environment, start_proxy, start_superlink
 from safetensors.numpy import load_file
 
 from cabafl.assembly import assemble_server, engine_setup
 from cabafl.config import load_experiment
 from cabafl.deployment.folder.layout import DEVICE, FleetFolder, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
-from cabafl.deployment.testbed.programs import environment, start_proxy, start_superlink
 from cabafl.deployment.testbed.testbed import has_proxy
 from cabafl.engine.inputs import Arrived, Gathered, Joined
 from cabafl.engine.journal import Journal

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
 
+from cabafl.deployment.flower.internals import DeviceConnection, Link, Refused, Retrier
+from cabafl.deployment.flower.internals import device as device_internals
 from flwr.app import Context, Error, Message, Metadata
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.serde import message_to_proto
@@ -25,8 +27,6 @@ from flwr.supercore.inflatable.inflatable_object import (
 from cabafl.deployment import wire
 from cabafl.deployment.device import loop
 from cabafl.deployment.device.loop import Polling, serve
-from cabafl.deployment.flower.internals import DeviceConnection, Link, Refused, Retrier
-from cabafl.deployment.flower.internals import device as device_internals
 from cabafl.deployment.messages import TrainingJob
 from cabafl.errors import UserError
 from cabafl.methods.base import PLAIN

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
 
+from cabafl.deployment.flower.superlink import SuperLink
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from typer.testing import CliRunner
@@ -21,7 +22,6 @@ from cabafl.config import load_experiment
 from cabafl.deployment import wire
 from cabafl.deployment.device.participant import Participant
 from cabafl.deployment.flower.app import Answers
-from cabafl.deployment.flower.superlink import SuperLink
 from cabafl.deployment.folder.layout import Device, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
 from cabafl.deployment.server import driver

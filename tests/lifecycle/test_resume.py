@@ -41,9 +41,14 @@ class StopAt:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+LIARS = ["fleet.faults.attack=noise", "fleet.faults.attack_share=0.3", "run.defence.update_clip=2"]
+LIARS += ["run.defence.feature_clip=2", "run.defence.sample_quantile=0.7"]
+
+
+@pytest.mark.parametrize("more", [[], LIARS], ids=["honest", "liars"])
 @pytest.mark.parametrize("method", ALL_METHODS)
-def test_a_run_stopped_again_and_again_ends_in_the_same_bytes(method: str, tmp_path: Path) -> None:
-    experiment = load_experiment(None, settings(method, *INLINE))
+def test_a_run_stopped_again_and_again_ends_in_the_same_bytes(method: str, more: list[str], tmp_path: Path) -> None:
+    experiment = load_experiment(None, settings(method, *INLINE, *more))
     simulate(experiment, tmp_path / "whole")
     with pytest.raises(Stopped) as stopped:
         simulate(experiment, tmp_path / "parts", StopAt(25))

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from cabafl.engine.changes import Value
 from cabafl.engine.defence import AUTOMATIC, LARGEST_MODEL, LARGEST_UPLOAD, Defaults, Defence, DefenceRules
 from cabafl.engine.idle import IdleSet
 from cabafl.engine.ledger import Ledger
@@ -91,6 +92,8 @@ class Engine(ABC):
         self.sizes = sizes = self.defence.bounded(claimed)
         self.outbox = Outbox(setup.executor, setup.emit)
         self.idle = IdleSet(len(sizes), np.flatnonzero(sizes > 0))
+        self.changes: dict[str, Value] = {}  # made by the operator, by key
+        self.stopping: Literal["no", "soon", "now"] = "no"  # whether the operator ends the run
         self.now = 0.0
         self.version = 0
         self.model = setup.initial

@@ -8,7 +8,7 @@ import heapq
 import math
 from dataclasses import replace
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,14 +54,14 @@ class WallEngine(Engine):
 
     def __init__(self, setup: EngineSetup, devices: int, norm_bound: float | None = None) -> None:
         super().__init__(setup, np.zeros(devices, dtype=np.int64))
+        self.sizes = np.zeros(devices, dtype=np.int64)  # not the array of claims, which may be larger
+        self._size = self.sizes.data
         self.norm_bound = norm_bound
         self.present: set[int] = set()
         self.flights: dict[int, Flight] = {}
         self.question: Question | None = None
         self.alarms: list[tuple[float, int, int, Any]] = []
         self.durations = VotedMedian(devices)  # seconds from dispatch to answer of each device's last job
-        self.changes: dict[str, Value] = {}  # made by the operator, by key
-        self.stopping: Literal["no", "soon", "now"] = "no"
         self._last_dispatch = FOREVER  # no job of this number or a higher one is sent any more
         self._job_of: dict[int, int] = {}  # by device
         self._pending: dict[int, None] = {}  # jobs in flight that are not given up, in the order of their dispatch
