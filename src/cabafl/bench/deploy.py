@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cabafl.assembly import make_server_task
 from cabafl.bench import deploy_flower
 from cabafl.bench.deploy_flower import DEVICES, SECONDS
 from cabafl.bench.fleet_processes import (
@@ -23,8 +24,10 @@ from cabafl.bench.fleet_processes import (
 )
 from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.timing import Spread
+from cabafl.config import load_experiment
 from cabafl.deployment.broker import start_broker
 from cabafl.deployment.folder.layout import FleetFolder
+from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import Here, Trained
 from cabafl.deployment.mqtt.carrier import MqttCarrier
@@ -60,8 +63,10 @@ class Exchange:
     """A run without a method: sends models to light devices and gets them back."""
 
     def __init__(self, fleet: FleetFolder, weights: int) -> None:
-        greeting = json.dumps({"weights": weights})
-        run = RunOnFleet(f"bench-{weights}", greeting, weights, lambda kind: 1, 300.0)
+        experiment = load_experiment(None, ["data.dataset=synthetic", "model.name=mlp"])
+        greeting = Greeting.of(experiment, make_server_task(experiment), len(fleet.device_ids()))
+        text = greeting.model_copy(update={"weights": weights}).text()
+        run = RunOnFleet(f"bench-{weights}", text, weights, lambda kind: 1, 300.0)
         self.carrier = MqttCarrier(server_account(fleet), run, Log(file=sys.stderr))
         self.random = np.random.default_rng(1)
         self.jobs = 0
