@@ -21,6 +21,7 @@ SLOW_FILES = {
     "tests/comparison/test_grid.py",
     "tests/deployment/test_refusals.py",
     "tests/deployment/test_serve.py",
+    "tests/engine/test_journal_kills.py",
     "tests/execution/test_pool.py",
     "tests/execution/test_ray.py",
     "tests/reporting/test_report.py",
