@@ -28,7 +28,7 @@ WHY_LENGTH = 300  # characters kept of the reason for a quarantine
 class Journal:
     """The journal of one run folder. ``keep``: keep all inputs on disk, for a later replay of the whole run.
 
-    Raises `UserError` if it is damaged. Reads only the newest file, and no array as a whole. Only one thread may use it.
+    Raises `UserError` if it is damaged. Reads only the newest file, and no array as a whole. Not for several threads.
     """
 
     def __init__(self, run: Path, keep: bool = False) -> None:
