@@ -23,6 +23,7 @@ SLOW_FILES = {
     "tests/deployment/test_membership.py",
     "tests/deployment/test_refusals.py",
     "tests/deployment/test_serve.py",
+    "tests/engine/test_journal_kills.py",
     "tests/execution/test_pool.py",
     "tests/execution/test_ray.py",
     "tests/reporting/test_report.py",
