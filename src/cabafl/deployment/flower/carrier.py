@@ -137,6 +137,10 @@ class FlowerCarrier:
         self._online.discard(sent.device)  # greets it again
         return Nonsense(sent.device, text)
 
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """A new process is a new run for Flower: answers to an earlier one are lost, so the jobs are sent again."""
+        self.send(jobs)
+
     def send(self, jobs: Sequence[Job]) -> None:
         """See `Carrier`."""
         for job in jobs:

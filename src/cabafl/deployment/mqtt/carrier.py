@@ -153,7 +153,7 @@ class MqttCarrier:
         except wire.Malformed as error:
             return Nonsense(device, str(error))
         if record.kind == "gone":
-            return Gone(device)
+            return Gone(device, record.text("process")[:64])
         if record.text("run") != self.run.id:
             return None  # it has not joined this run yet
         if record.text("declined"):
@@ -181,6 +181,10 @@ class MqttCarrier:
         return Described(device, record.count("query"), None, record.text("text")[:200])
 
     # To devices
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """See `Carrier`."""
+        self._working.update((job.device, job.number) for job in jobs)
 
     def send(self, jobs: Sequence[Job]) -> None:
         """See `Carrier`."""

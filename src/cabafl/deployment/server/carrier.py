@@ -46,6 +46,9 @@ class Carrier(Protocol):
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
         """These are on disk and need not arrive again."""
 
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """An earlier process has sent these jobs: their answers may arrive."""
+
     def send(self, jobs: Sequence[Job]) -> None:
         """Sends each job to its device. A model that several of them share is sent once, where the network can."""
 

@@ -168,6 +168,7 @@ class Dispatcher:
         if self.started:
             self._start = self.clock() - now
         self._unsent, self._cancelled = [], []
+        self.carrier.expect(list(self.engine.flights.values()))
         self._recalled = dict.fromkeys(self.engine.flights, self.clock())
         self._asking = self.engine.question is not None
         for device in sorted(self.excluded & self.engine.present):
@@ -242,8 +243,12 @@ class Dispatcher:
 
     def _take_absence(self, news: Gone | Declined, now: float) -> None:
         device = news.device
+        if isinstance(news, Gone) and news.process and news.process != self.processes.get(device, news.process):
+            return  # an earlier process of the device
         self._here.discard(device)
         self._silent.discard(device)
+        if isinstance(news, Gone) and not self.carrier.steady:
+            return  # a broker that restarts reports every device as gone: `_watch` drops those that do not come back
         if isinstance(news, Declined):
             self.declined[device] = news.text
             self.log.warn(f"does not take part: {news.text}", device)
