@@ -76,6 +76,10 @@ class FlowerCarrier:
         self._width = 0
         self._woken = False
 
+    def removed(self) -> frozenset[int]:
+        """Flower decides itself whom it admits."""
+        return frozenset()
+
     def receive(self, timeout: float) -> list[Delivery]:
         """See `Carrier`."""
         deadline = time.monotonic() + timeout

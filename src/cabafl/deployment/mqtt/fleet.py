@@ -35,7 +35,7 @@ class MqttFleet:
             self.fleet.state.mkdir(exist_ok=True)
             self._lock = (self.fleet.state / LOCK).open("w")
             lock(self._lock, f"{self.fleet.path}: another server runs on this fleet; accepted: one at a time")
-        return MqttCarrier(server_account(self.fleet), run, log)
+        return MqttCarrier(server_account(self.fleet), run, log, self.fleet.revoked_ids)
 
 
 def server_account(fleet: FleetFolder) -> Account:

@@ -39,6 +39,9 @@ class Carrier(Protocol):
     def connections(self) -> int:
         """Counts the connections to the network: after each one every device says again that it is here."""
 
+    def removed(self) -> frozenset[int]:
+        """Devices that no longer belong to the fleet."""
+
     def receive(self, timeout: float) -> list[Delivery]:
         """What has arrived; waits up to ``timeout`` seconds for the first. It may arrive again until it is
         confirmed."""
