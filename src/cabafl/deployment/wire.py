@@ -24,6 +24,7 @@ LARGEST_COUNT = 1 << 53  # exact as float64
 LONGEST_TEXT = 20_000  # characters
 LONGEST_VALUES = 64 << 10  # bytes of all values of a record
 MOST_PIECES = 10_000
+GREETING_LIMIT = 1 << 20  # bytes
 _MAGIC = b"CBFL"
 _START = struct.Struct("<4sB")  # the same in every version
 _HEAD = struct.Struct("<4sBxHHQ16s")  # magic, version, number of this packet, packets, bytes of the message, digest

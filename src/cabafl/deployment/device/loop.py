@@ -31,6 +31,7 @@ from cabafl.errors import UserError
 
 READY_INTERVAL = 5.0  # seconds between two looks at the device's own conditions
 WILL_DELAY = 10  # seconds without connection after which a device counts as gone
+SHORT_CONNECTION, MANY_SHORT = 20.0, 4  # seconds; this many in a row are suspicious
 PACKET_OVERHEAD = 2048  # bytes of a packet besides its piece
 
 
@@ -68,6 +69,8 @@ class DeviceLoop:
         self._wanted: Join | Train | None = None  # the newest task; anything older is cancelled
         self._lock = threading.Lock()  # of the session: both threads use it
         self._failure: BaseException | None = None
+        self._connected: float | None = None  # since when
+        self._short = 0  # short connections in a row
 
     def run(self) -> None:
         """Takes part until SIGTERM, SIGINT or ``stop``."""
@@ -161,6 +164,7 @@ class DeviceLoop:
 
     def _connect(self) -> None:
         self.log.info("connected")
+        self._connected = time.monotonic()
         limit = self.link.packet_limit
         if limit is not None:
             self.session.piece = min(self.session.piece, max(1024, limit - PACKET_OVERHEAD))
@@ -168,11 +172,15 @@ class DeviceLoop:
         self._do(lambda session: session.connected())
 
     def _disconnect(self, lost: Disconnected) -> None:
-        if lost.taken_over:
-            self.log.warn("another process has connected with this device's certificate: is its key used twice?")
+        """Some brokers do not tell a client that another one has taken its place: then connections are short."""
+        self.log.warn(lost.text)
+        short = self._connected is not None and time.monotonic() - self._connected < SHORT_CONNECTION
+        self._short = self._short + 1 if short else 0
+        self._connected = None
+        if lost.taken_over or self._short >= MANY_SHORT:
+            self._short = 0
+            self.log.warn("the broker ends each connection soon: another process may use this device's certificate")
             self.link.slow_down()
-        else:
-            self.log.warn(lost.text)
 
     # Both
 

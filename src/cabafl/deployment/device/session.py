@@ -11,8 +11,6 @@ from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, 
 from cabafl.deployment.mqtt import topics
 from cabafl.methods.base import FeatureKind
 
-GREETING_LIMIT = 1 << 20  # bytes
-
 
 @dataclass(frozen=True)
 class Publish:
@@ -144,7 +142,7 @@ class Session:
             known, self.run, self.weights, self._declined = bool(self.run), "", 0, ""
             return [Leave(), self.presence()] if known else []
         try:
-            content = wire.Assembler(GREETING_LIMIT).add(payload)
+            content = wire.Assembler(wire.GREETING_LIMIT).add(payload)
         except wire.OtherVersion as error:
             return [Complain(f"the server speaks {error}"), *self.decline("speaks another version of the protocol")]
         if content is None:

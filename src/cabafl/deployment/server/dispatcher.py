@@ -25,6 +25,7 @@ MAX_RESENDS = 3  # how often a job is sent again before it counts as lost
 RECALL_AFTER = 300.0  # seconds after which a device is asked about its job, and again after as long
 TIDY_INTERVAL = 5.0  # seconds
 JOINS_PER_MINUTE = 6  # a device that joins more often is ignored until the minute is over
+PAST_PROCESSES = 20  # of a device that are remembered
 MAX_OFFENCES = 3  # inputs of a device that make the method fail, before the device is excluded from the run
 
 
@@ -67,6 +68,7 @@ class Dispatcher:
         self._connections = 0
         self._here: set[int] = set()  # devices that have said they are here on the present connection
         self._joins: dict[int, deque[float]] = {}
+        self._past: dict[int, deque[str]] = {}  # earlier processes of each device
         self._resends: Counter[int] = Counter()  # by job
         self._recalled: dict[int, float] = {}  # job: when its device was last asked about it, on `clock`
         self._start: float | None = None  # on `clock`: where the run's time is 0
@@ -228,6 +230,12 @@ class Dispatcher:
         if not self._may_join(device):
             self._complain(device, f"joins more than {JOINS_PER_MINUTE} times a minute; ignored for a while")
             return
+        before = self.processes.get(device)
+        past = self._past.setdefault(device, deque(maxlen=PAST_PROCESSES))
+        if news.process in past:
+            self._complain(device, "two processes take part with its certificate: is its key used twice?")
+        elif before is not None and before != news.process:
+            past.append(before)
         self.log.info("joins", device, samples=news.samples)
         self.give(Joined(now, device, news.samples, news.process))
 
@@ -317,6 +325,11 @@ class Dispatcher:
             return
         self._tidied = clock
         self.carrier.tidy(self.engine.flights)
+        for device in self.carrier.removed() - self.excluded:
+            self.excluded |= {device}
+            if device in self.engine.present:
+                self.log.info("is removed from the fleet", device)
+                self.give(Left(now, device))
         if self.carrier.steady:
             for device in sorted(self.engine.present - self._here):
                 self.log.info("leaves: it has not come back", device)
