@@ -31,7 +31,6 @@ from cabafl.errors import UserError
 
 READY_INTERVAL = 5.0  # seconds between two looks at the device's own conditions
 WILL_DELAY = 10  # seconds without connection after which a device counts as gone
-PACKET_OVERHEAD = 2048  # bytes of a packet besides its piece
 
 
 class Worker(Protocol):
@@ -161,11 +160,8 @@ class DeviceLoop:
 
     def _connect(self) -> None:
         self.log.info("connected")
-        limit = self.link.packet_limit
-        if limit is not None:
-            self.session.piece = min(self.session.piece, max(1024, limit - PACKET_OVERHEAD))
         self.link.subscribe(*self.session.subscriptions)
-        self._do(lambda session: session.connected())
+        self._do(lambda session: session.connected(self.link.packet_limit))
 
     def _disconnect(self, lost: Disconnected) -> None:
         if lost.taken_over:

@@ -12,6 +12,8 @@ from cabafl.deployment.mqtt import topics
 from cabafl.methods.base import FeatureKind
 
 GREETING_LIMIT = 1 << 20  # bytes
+LARGEST_PIECE = 64 << 20  # bytes of a packet's content if the broker announces no limit
+PACKET_OVERHEAD = 2048  # bytes of a packet besides its piece
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Session:
     def __init__(self, device: int, process: str) -> None:
         self.device = device
         self.process = process
-        self.piece = 64 << 20  # bytes of a packet's content
+        self.piece = LARGEST_PIECE  # bytes of a packet's content
         self.run = ""  # the run this device has joined or tries to join
         self.weights = 0  # length of its models; 0: not joined
         self._samples = 0
@@ -96,10 +98,14 @@ class Session:
 
     # The network
 
-    def connected(self) -> list[Action]:
-        """What to send first; the loop subscribes to `subscriptions`."""
+    def connected(self, limit: int | None = None) -> list[Action]:
+        """What to send first; the loop subscribes to `subscriptions`. ``limit``: bytes of the broker's packets."""
+        if limit is not None:
+            self.piece = min(LARGEST_PIECE, max(1024, limit - PACKET_OVERHEAD))
         self._assemblers.clear()
-        return [self.presence()]
+        if self._waiting is None:
+            return [self.presence()]
+        return [self.presence(), Fetch(self._waiting[1], on=True)]  # pieces that have come before are gone
 
     @property
     def subscriptions(self) -> tuple[str, ...]:
