@@ -103,6 +103,8 @@ class DeviceLoop:
                 self._join(task)
             elif isinstance(task, Train) and task is self._wanted:
                 self._train(task)
+            elif isinstance(task, Train):
+                self._say_cancelled(task.job)
 
     def _look(self) -> None:
         reason = self.worker.ready()
@@ -134,12 +136,15 @@ class DeviceLoop:
                 self._look()
             return
         if reply is None:
-            self.log.info(f"job {job.number} is cancelled")
-            if not self.stop.is_set():
-                self._do(lambda session: session.fail(job.number, "cancelled", "cancelled"))
+            self._say_cancelled(job)
             return
         self.log.info(f"job {job.number}", seconds=round(reply.seconds, 2), joules=round(reply.joules, 1))
         self._do(lambda session: session.answer(job.number, reply))
+
+    def _say_cancelled(self, job: TrainingJob) -> None:
+        self.log.info(f"job {job.number} is cancelled")
+        if not self.stop.is_set():
+            self._do(lambda session: session.fail(job.number, "cancelled", "cancelled"))
 
     # The listener
 

@@ -173,7 +173,7 @@ class Session:
         if record.kind == "job":
             return self._take_job(record, number)
         if record.kind == "cancel":
-            return [Stop(number)]
+            return self._cancel(number)
         return self._recall(number)
 
     def _take_job(self, record: wire.WireRecord, number: int) -> list[Action]:
@@ -217,6 +217,13 @@ class Session:
             if kind == known:
                 return [Describe(FeatureQuery(number, record.vector, known))]
         return self.refuse(number, "an unknown kind of features")
+
+    def _cancel(self, number: int) -> list[Action]:
+        """The server waits for a word on a job that it has given up, so there always is one."""
+        if self._waiting is None or self._waiting[0].number > number:
+            return [Stop(number)]
+        (job, topic), self._waiting = self._waiting, None
+        return [Fetch(topic, on=False), *self.fail(job.number, "cancelled", "cancelled")]
 
     def _recall(self, number: int) -> list[Action]:
         """Silent while the job is under way."""
@@ -265,6 +272,8 @@ class Session:
         return [self._up("refused", {"query": query, "text": text})]
 
     def _keep(self, job: int, answer: list[Publish]) -> list[Action]:
+        if job > self._latest:
+            return []  # of an earlier run
         if job == self._latest:
             self._answer = answer
         return list(answer)
