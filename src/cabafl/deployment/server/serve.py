@@ -19,7 +19,7 @@ from cabafl.deployment.server.status import StatusFile
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
-from cabafl.errors import UserError
+from cabafl.errors import RunStopped, UserError
 from cabafl.execution.choice import open_executor
 from cabafl.files import write_atomic
 from cabafl.lifecycle.run import Lifecycle, Listener
@@ -62,6 +62,7 @@ def serve(experiment: Experiment, network: Network, station: Station) -> dict[st
     announce(make_method(experiment), station.log.warn)
     enough = min(experiment.deploy.start_devices or len(devices), len(devices))
     offences: Counter[int] = Counter()
+    commands = CommandBox(station.commands)
     carrier: Carrier | None = None
     finished = False
     try:
@@ -72,16 +73,19 @@ def serve(experiment: Experiment, network: Network, station: Station) -> dict[st
                     server = _open(experiment, station, toml, cleanup)
                     if carrier is None:
                         carrier = network.open(server.run_on_fleet(capacity), station.log)
-                    summary = server.carry_out(carrier, enough, excluded)
+                    summary = server.carry_out(carrier, commands, enough, excluded)
                     finished = True
                     return summary
             except Quarantined as error:
                 offences[error.device] += 1
+                if offences[error.device] > 2 * MAX_OFFENCES:
+                    raise RunStopped(f"{error}; without that device too: the method itself fails") from error
                 if carrier is not None:
                     carrier.close(finished=False)
                     carrier = None
                 station.log.warn(f"{error}; the run goes on without that input", error.device)
     finally:
+        commands.close()
         if carrier is not None:
             carrier.close(finished)
 
@@ -104,12 +108,13 @@ class _Server:
         name = _run_id(self.station.out)
         return RunOnFleet(name, greeting, task.model.layout.size, task.feature_width, experiment.deploy.job_ttl)
 
-    def carry_out(self, carrier: Carrier, enough: int, excluded: frozenset[int]) -> dict[str, Any]:
+    def carry_out(
+        self, carrier: Carrier, commands: CommandBox, enough: int, excluded: frozenset[int]
+    ) -> dict[str, Any]:
         """Runs to the end, or until `Quarantined`."""
         log = self.station.log
         dispatcher = Dispatcher(self.engine, carrier, self.journal, log, enough=enough, excluded=excluded)
         status = StatusFile(self.station.status, self.run, dispatcher)
-        commands = CommandBox(self.station.commands)
         return FleetDriver(dispatcher, self.run, status, commands).carry_out(self.checkpoint)
 
 
