@@ -264,7 +264,7 @@ class Dispatcher:
             return  # an earlier process of the device
         self._here.discard(device)
         if isinstance(news, Gone) and not self.carrier.steady:
-            return  # a broker that restarts reports every device as gone: `_drop_absent` drops those that do not come back
+            return  # a broker that restarts reports every device as gone; `_drop_absent` follows
         if isinstance(news, Declined):
             self.declined[device] = printable(news.text)
             self.log.warn(f"does not take part: {news.text}", device)

@@ -60,10 +60,15 @@ def serve(experiment: Experiment, network: Network, station: Station) -> dict[st
     if (out / SUMMARY).exists():
         return None
     announce(make_method(experiment), station.log.warn)
-    enough = min(experiment.deploy.start_devices or len(devices), len(devices))
+    return _serve(experiment, network, station, toml)
+
+
+def _serve(experiment: Experiment, network: Network, station: Station, toml: str) -> dict[str, Any]:
+    """Begins again from the last checkpoint whenever an input is put into quarantine."""
+    enough = min(experiment.deploy.start_devices or len(network.devices), len(network.devices))
     offences: Counter[int] = Counter()
-    commands = CommandBox(station.commands)
     carrier: Carrier | None = None
+    commands: CommandBox | None = None
     finished = False
     try:
         while True:
@@ -72,7 +77,8 @@ def serve(experiment: Experiment, network: Network, station: Station) -> dict[st
                 with ExitStack() as cleanup:
                     server = _open(experiment, station, toml, cleanup)
                     if carrier is None:
-                        carrier = network.open(server.run_on_fleet(capacity), station.log)
+                        carrier = network.open(server.run_on_fleet(), station.log)
+                    commands = commands or CommandBox(station.commands)  # those for a server that runs are not ours
                     summary = server.carry_out(carrier, commands, enough, excluded)
                     finished = True
                     return summary
@@ -85,7 +91,8 @@ def serve(experiment: Experiment, network: Network, station: Station) -> dict[st
                     carrier = None
                 station.log.warn(f"{error}; the run goes on without that input", error.device)
     finally:
-        commands.close()
+        if commands is not None:
+            commands.close()
         if carrier is not None:
             carrier.close(finished)
 
@@ -101,10 +108,10 @@ class _Server:
     checkpoint: Checkpoint | None
     station: Station
 
-    def run_on_fleet(self, capacity: int) -> RunOnFleet:
+    def run_on_fleet(self) -> RunOnFleet:
         """How the network announces this run."""
         task, experiment = self.parts.task, self.parts.experiment
-        greeting = Greeting.of(experiment, task, capacity).text()
+        greeting = Greeting.of(experiment, task, len(self.engine.sizes)).text()
         name = _run_id(self.station.out)
         return RunOnFleet(name, greeting, task.model.layout.size, task.feature_width, experiment.deploy.job_ttl)
 
