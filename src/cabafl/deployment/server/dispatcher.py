@@ -149,7 +149,7 @@ class Dispatcher:
         try:
             self.engine.handle(given)
         except Exception as error:
-            if device is None or isinstance(error, RunStopped):
+            if device is None or isinstance(error, RunStopped | MemoryError | OSError):  # not its fault
                 raise
             self.journal.commit()
             self.journal.quarantine(number, f"{type(error).__name__}: {error}"[:500])
