@@ -49,20 +49,21 @@ class Bench:
         return self.carrier.receive(0.0)
 
     def news(self) -> list[News]:
-        return [delivery.news for delivery in self.deliveries()]
+        """What has arrived, confirmed at once."""
+        found = self.deliveries()
+        self.carrier.confirm(found)
+        return [delivery.news for delivery in found]
 
-    def says(
-        self, kind: str, vector: Weights | None = None, device: int = 3, piece: int = 1 << 30, **more: Any
-    ) -> None:
+    def says(self, kind: str, vector: Weights = MODEL[:0], device: int = 3, piece: int = 1 << 30, **more: Any) -> None:
         """A device publishes a message."""
         topic = topics.here(device) if kind in ("here", "gone") else topics.up(device)
         values = more if kind == "gone" else {"run": "run", **more}
-        for packet in wire.encode(kind, values, MODEL[:0] if vector is None else vector, piece):
+        for packet in wire.encode(kind, values, vector, piece):
             self.broker.publish(topic, packet, retain=topic.endswith("here"))
 
-    def trained(self, job: int, vector: Weights = MODEL, device: int = 3, **more: Any) -> None:
-        values = {"job": job, "seconds": 1.0, "joules": 2.0, "has_loss": False, "loss": 0.0}
-        self.says("trained", vector, device, **values, **more)
+    def trained(self, job: int, vector: Weights = MODEL, piece: int = 1 << 30) -> None:
+        values: dict[str, Any] = {"job": job, "seconds": 1.0, "joules": 2.0, "has_loss": False, "loss": 0.0}
+        self.says("trained", vector, 3, piece, **values)
 
     @property
     def unconfirmed(self) -> int:
