@@ -54,7 +54,7 @@ class MqttCarrier:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run = run
-        self.removed = removed
+        self._removed = removed
         self.log = log
         self.clock = clock
         self.link = Link(account, manual=True)
@@ -75,6 +75,10 @@ class MqttCarrier:
     def connections(self) -> int:
         """See `Carrier`."""
         return self._connections
+
+    def removed(self) -> frozenset[int]:
+        """See `Carrier`."""
+        return self._removed()
 
     # From devices
 
