@@ -33,7 +33,8 @@ class Counting:
         self.woken = False
         ledger, model = Ledger(), np.array([1.5, 2.5], dtype=np.float32)
         fields = {"clock": "virtual", "now": 0.0, "ledger": ledger, "model": model, "finish": self.evaluate}
-        self.engine = cast(Engine, SimpleNamespace(selections=np.ones(3, dtype=np.int64), **fields))
+        nothing = {"defence": SimpleNamespace(totals=dict), "changes": {}, "stopping": "no"}
+        self.engine = cast(Engine, SimpleNamespace(selections=np.ones(3, dtype=np.int64), **fields, **nothing))
 
     def evaluate(self) -> None:
         self.run.emit(Evaluated(float(self.count), self.count, 0.5, 1.0, 0, 0, 0, 0, 0, 0.0))
