@@ -30,6 +30,7 @@ from cabafl.deployment.folder.layout import Device, FleetFolder
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.mqtt.fleet import device_account
 from cabafl.deployment.mqtt.link import Connected, Incoming, Link, Packet, Will
+from cabafl.errors import UserError
 
 CONNECT_PAUSE = 0.005  # seconds between two devices: a TLS handshake costs the broker milliseconds
 
@@ -52,7 +53,7 @@ class LightDevice:
         """What follows from what has arrived."""
         if isinstance(item, Connected):
             self.link.subscribe(*self.session.subscriptions)
-            return self.session.connected()
+            return self.session.connected(self.link.packet_limit)
         if isinstance(item, Packet):
             return self.session.take(item.topic, item.payload)
         return []
@@ -64,24 +65,39 @@ class LightDevice:
         elif isinstance(action, Fetch):
             (self.link.subscribe if action.on else self.link.unsubscribe)(f"{action.topic}/+")
         elif isinstance(action, Join):
-            greeting = Greeting.read(action.greeting)
-            samples = self.participant.join(greeting)
-            self._all(self.session.joined(action.run, greeting.weights, samples))
+            self._join(action)
         elif isinstance(action, Train):
             self.job = action.job.number
             return action
         elif isinstance(action, Stop):
-            self.job = None if self.job == action.job else self.job
+            self._stop(action.job)
         elif isinstance(action, Describe):
             self._all(self.session.describe(action.query.number, self.participant.features(action.query)))
-        else:
-            assert isinstance(action, Leave | Complain)
+        elif isinstance(action, Leave):
             self.job = None
+        else:
+            assert isinstance(action, Complain)
         return None
+
+    def _join(self, action: Join) -> None:
+        self.job = None
+        try:
+            greeting = Greeting.read(action.greeting)
+        except (UserError, ValueError) as error:  # the other devices of this process go on
+            self._all(self.session.decline(str(error)))
+        else:
+            samples = self.participant.join(greeting)
+            self._all(self.session.joined(action.run, greeting.weights, samples))
+
+    def _stop(self, job: int) -> None:
+        if self.job is not None and self.job <= job:
+            cancelled, self.job = self.job, None
+            self._all(self.session.fail(cancelled, "cancelled", "cancelled"))
 
     def answer(self, task: Train) -> None:
         """Ends a job, unless another one has come meanwhile."""
         if self.job == task.job.number:
+            self.job = None
             self._all(self.session.answer(task.job.number, self.participant.reply_for(task.job)))
 
     def _all(self, actions: list[Action]) -> None:
@@ -102,13 +118,13 @@ def play(fleet: FleetFolder, numbers: range, seconds: float, width: int) -> None
     agenda: list[tuple[float, int, LightDevice, Train]] = []
     serial = 0
     while True:
+        while agenda and agenda[0][0] <= time.monotonic():
+            _, _, device, task = heapq.heappop(agenda)
+            device.answer(task)
         wait = max(0.0, agenda[0][0] - time.monotonic()) if agenda else 1.0
         try:
             device, item = inbox.get(timeout=wait)
         except queue.Empty:
-            while agenda and agenda[0][0] <= time.monotonic():
-                _, _, device, task = heapq.heappop(agenda)
-                device.answer(task)
             continue
         for action in device.take(item):
             job = device.act(action)

@@ -112,9 +112,10 @@ def _running(folder: Path, what: str) -> "FleetFolder":
 
 
 def _command(fleet: "FleetFolder", kind: "CommandKind", values: dict[str, Any], out: Path | None = None) -> str:
+    from cabafl.deployment.mqtt.fleet import LOCK
     from cabafl.deployment.server.commands import COMMANDS, send_command
 
-    return send_command(fleet.state / COMMANDS, kind, values, out)
+    return send_command(fleet.state / COMMANDS, kind, values, fleet.state / LOCK, out)
 
 
 def _show_status(found: dict[str, Any]) -> None:

@@ -12,6 +12,11 @@ LogFormat = Literal["text", "json"]
 REPEAT_AFTER = 600.0  # seconds until the same complaint is written again, with how often it came meanwhile
 
 
+def printable(text: str) -> str:
+    """The text of a device without anything that could forge a line or speak to a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
 class Log:
     """Writes one line per call. A warning that repeats is written once and counted."""
 
@@ -41,7 +46,7 @@ class Log:
 
     def _write(self, level: str, text: str, device: int | None, facts: dict[str, Any]) -> None:
         stamp = datetime.now().astimezone().isoformat(timespec="milliseconds")
-        text = "".join(c if c.isprintable() else " " for c in text)  # texts of devices cannot forge lines
+        text = printable(text)
         if self.form == "json":
             entry = {"time": stamp, "level": level, "device": device, "text": text, **facts}
             line = json.dumps(entry, default=str)

@@ -32,6 +32,7 @@ _SIZE = struct.Struct("<I")  # bytes of the values
 OVERHEAD = _HEAD.size + _SIZE.size + LONGEST_VALUES  # most bytes of a packet besides its vector
 
 Value = int | float | str | bool
+VECTORS = frozenset({"query", "model", "job", "trained", "features"})  # kinds with a vector
 SCHEMAS: dict[str, dict[str, type]] = {
     # to all devices
     "greeting": {"run": str, "greeting": str},
@@ -136,7 +137,7 @@ class Assembler:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._digest = b""
+        self._message: tuple[int, int, bytes] | None = None  # number of packets, bytes and digest
         self._pieces: dict[int, bytes] = {}
         self._size = 0
 
@@ -148,9 +149,9 @@ class Assembler:
             if len(body) != total:
                 raise Malformed(f"{len(body)} bytes instead of {total}")
             return body
-        if digest != self._digest:
+        if (count, total, digest) != self._message:
             self.clear()
-            self._digest = digest
+            self._message = count, total, digest
         if index not in self._pieces:
             self._size += len(body)
             self._pieces[index] = bytes(body)
@@ -167,7 +168,7 @@ class Assembler:
 
     def clear(self) -> None:
         """Drops the unfinished message."""
-        self._digest, self._pieces, self._size = b"", {}, 0
+        self._message, self._pieces, self._size = None, {}, 0
 
     def _head(self, packet: bytes) -> tuple[int, int, int, bytes]:
         check_version(packet)
@@ -278,7 +279,9 @@ def _check(name: str, value: object, kind: type) -> None:
 
 
 def _read_vector(data: memoryview, kind: str, length: int) -> tuple[Weights, str]:
-    if len(data) == 0 and kind == "job":
+    if kind not in VECTORS and len(data):
+        raise Malformed(f"{kind}: {len(data)} bytes after its values")
+    if len(data) == 0 and (kind == "job" or kind not in VECTORS):
         return _EMPTY, ""
     if len(data) != 4 * length:
         return _EMPTY, f"{len(data)} bytes for {length} numbers"

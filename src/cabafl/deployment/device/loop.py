@@ -32,7 +32,6 @@ from cabafl.errors import UserError
 READY_INTERVAL = 5.0  # seconds between two looks at the device's own conditions
 WILL_DELAY = 10  # seconds without connection after which a device counts as gone
 SHORT_CONNECTION, MANY_SHORT = 20.0, 4  # seconds; this many in a row are suspicious
-PACKET_OVERHEAD = 2048  # bytes of a packet besides its piece
 
 
 class Worker(Protocol):
@@ -107,6 +106,8 @@ class DeviceLoop:
                 self._join(task)
             elif isinstance(task, Train) and task is self._wanted:
                 self._train(task)
+            elif isinstance(task, Train):
+                self._say_cancelled(task.job)
 
     def _look(self) -> None:
         reason = self.worker.ready()
@@ -138,12 +139,15 @@ class DeviceLoop:
                 self._look()
             return
         if reply is None:
-            self.log.info(f"job {job.number} is cancelled")
-            if not self.stop.is_set():
-                self._do(lambda session: session.fail(job.number, "cancelled", "cancelled"))
+            self._say_cancelled(job)
             return
         self.log.info(f"job {job.number}", seconds=round(reply.seconds, 2), joules=round(reply.joules, 1))
         self._do(lambda session: session.answer(job.number, reply))
+
+    def _say_cancelled(self, job: TrainingJob) -> None:
+        self.log.info(f"job {job.number} is cancelled")
+        if not self.stop.is_set():
+            self._do(lambda session: session.fail(job.number, "cancelled", "cancelled"))
 
     # The listener
 
@@ -165,11 +169,8 @@ class DeviceLoop:
     def _connect(self) -> None:
         self.log.info("connected")
         self._connected = time.monotonic()
-        limit = self.link.packet_limit
-        if limit is not None:
-            self.session.piece = min(self.session.piece, max(1024, limit - PACKET_OVERHEAD))
         self.link.subscribe(*self.session.subscriptions)
-        self._do(lambda session: session.connected())
+        self._do(lambda session: session.connected(self.link.packet_limit))
 
     def _disconnect(self, lost: Disconnected) -> None:
         """Some brokers do not tell a client that another one has taken its place: then connections are short."""

@@ -11,6 +11,9 @@ from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, 
 from cabafl.deployment.mqtt import topics
 from cabafl.methods.base import FeatureKind
 
+LARGEST_PIECE = 64 << 20  # bytes of a packet's content if the broker announces no limit
+PACKET_OVERHEAD = 2048  # bytes of a packet besides its piece
+
 
 @dataclass(frozen=True)
 class Publish:
@@ -79,7 +82,7 @@ class Session:
     def __init__(self, device: int, process: str) -> None:
         self.device = device
         self.process = process
-        self.piece = 64 << 20  # bytes of a packet's content
+        self.piece = LARGEST_PIECE  # bytes of a packet's content
         self.run = ""  # the run this device has joined or tries to join
         self.weights = 0  # length of its models; 0: not joined
         self._samples = 0
@@ -94,10 +97,14 @@ class Session:
 
     # The network
 
-    def connected(self) -> list[Action]:
-        """What to send first; the loop subscribes to `subscriptions`."""
+    def connected(self, limit: int | None = None) -> list[Action]:
+        """What to send first; the loop subscribes to `subscriptions`. ``limit``: bytes of the broker's packets."""
+        if limit is not None:
+            self.piece = min(LARGEST_PIECE, max(1024, limit - PACKET_OVERHEAD))
         self._assemblers.clear()
-        return [self.presence()]
+        if self._waiting is None:
+            return [self.presence()]
+        return [self.presence(), Fetch(self._waiting[1], on=True)]  # pieces that have come before are gone
 
     @property
     def subscriptions(self) -> tuple[str, ...]:
@@ -165,7 +172,7 @@ class Session:
         if record.kind == "job":
             return self._take_job(record, number)
         if record.kind == "cancel":
-            return [Stop(number)]
+            return self._cancel(number)
         return self._recall(number)
 
     def _take_job(self, record: wire.WireRecord, number: int) -> list[Action]:
@@ -209,6 +216,13 @@ class Session:
             if kind == known:
                 return [Describe(FeatureQuery(number, record.vector, known))]
         return self.refuse(number, "an unknown kind of features")
+
+    def _cancel(self, number: int) -> list[Action]:
+        """The server waits for a word on a job that it has given up, so there always is one."""
+        if self._waiting is None or self._waiting[0].number > number:
+            return [Stop(number)]
+        (job, topic), self._waiting = self._waiting, None
+        return [Fetch(topic, on=False), *self.fail(job.number, "cancelled", "cancelled")]
 
     def _recall(self, number: int) -> list[Action]:
         """Silent while the job is under way."""
@@ -257,6 +271,8 @@ class Session:
         return [self._up("refused", {"query": query, "text": text})]
 
     def _keep(self, job: int, answer: list[Publish]) -> list[Action]:
+        if job > self._latest:
+            return []  # of an earlier run
         if job == self._latest:
             self._answer = answer
         return list(answer)

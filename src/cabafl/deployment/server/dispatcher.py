@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cabafl.deployment.log import Log
+from cabafl.deployment.log import Log, printable
 from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Trained
 from cabafl.deployment.server.carrier import Carrier
 from cabafl.engine.changes import Value
+from cabafl.engine.defence import MOST_SAMPLES
 from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
@@ -77,6 +78,7 @@ class Dispatcher:
         self._silent: set[int] = set()  # devices that have not answered the query
         self._query = 0  # number of the last query
         self._unsent: list[int] = []  # jobs ordered by the engine
+        self._doubtful: list[int] = []  # jobs to ask their devices about
         self._cancelled: list[tuple[int, int]] = []  # jobs to stop, with their devices
         self._asking = False  # the engine has ordered a feature collection that is not sent yet
 
@@ -121,10 +123,14 @@ class Dispatcher:
         if self.engine.next_alarm() <= now:
             self.give(Passed(now))
         self._close_query(now)
-        self._watch(now)
+        due = self.clock() - self._tidied >= TIDY_INTERVAL
+        if due:
+            self._drop_absent(now)
         self.journal.commit()
         self.carrier.confirm(deliveries)
         self.send_orders()
+        if due:
+            self._tidy()
         return self.journal.length > before
 
     def give(self, given: Input) -> None:
@@ -169,7 +175,7 @@ class Dispatcher:
         is then asked about its job."""
         if self.started:
             self._start = self.clock() - now
-        self._unsent, self._cancelled = [], []
+        self._unsent, self._doubtful, self._cancelled = [], [], []
         self.carrier.expect(list(self.engine.flights.values()))
         self._recalled = dict.fromkeys(self.engine.flights, self.clock())
         self._asking = self.engine.question is not None
@@ -179,10 +185,13 @@ class Dispatcher:
     def send_orders(self) -> None:
         """Sends what the engine has ordered."""
         flights = [self.engine.flights[number] for number in self._unsent if number in self.engine.flights]
-        self._unsent = []
         for job, device in self._cancelled:
             self.carrier.cancel(device, job)
-        self._cancelled = []
+        for number in self._doubtful:
+            if number in self.engine.flights and number not in self._unsent:
+                self._recalled[number] = self.clock()
+                self.carrier.recall(self.engine.flights[number])
+        self._unsent, self._cancelled, self._doubtful = [], [], []
         if flights:
             self.carrier.send(flights)
             self._recalled.update((flight.number, self.clock()) for flight in flights)
@@ -223,9 +232,9 @@ class Dispatcher:
         self.declined.pop(device, None)
         known = device in self.engine.present and self.processes.get(device) == news.process
         flight = self.engine.flight_of(device)
-        if known and self.engine.sizes[device] == news.samples:
+        if known and self.engine.defence.claimed[device] == min(news.samples, MOST_SAMPLES):
             if flight is not None:
-                self.carrier.recall(flight)
+                self._doubtful.append(flight.number)
             return
         if not self._may_join(device):
             self._complain(device, f"joins more than {JOINS_PER_MINUTE} times a minute; ignored for a while")
@@ -254,15 +263,13 @@ class Dispatcher:
         if isinstance(news, Gone) and news.process and news.process != self.processes.get(device, news.process):
             return  # an earlier process of the device
         self._here.discard(device)
-        self._silent.discard(device)
         if isinstance(news, Gone) and not self.carrier.steady:
-            return  # a broker that restarts reports every device as gone: `_watch` drops those that do not come back
+            return  # a broker that restarts reports every device as gone; `_drop_absent` follows
         if isinstance(news, Declined):
-            self.declined[device] = news.text
+            self.declined[device] = printable(news.text)
             self.log.warn(f"does not take part: {news.text}", device)
         if device in self.engine.present:
-            self.log.info("leaves", device)
-            self.give(Left(now, device))
+            self._drop(device, now, "leaves")
 
     def _take_answer(self, news: Trained | JobFailed, now: float) -> None:
         flight = self.engine.flights.get(news.job)
@@ -318,27 +325,29 @@ class Dispatcher:
         self._silent, self._rows = set(), {}
         self.give(Gathered(now, table, answered))
 
-    def _watch(self, now: float) -> None:
-        """Every few seconds: frees the network, drops devices that did not come back, asks about long jobs."""
-        clock = self.clock()
-        if clock - self._tidied < TIDY_INTERVAL:
-            return
-        self._tidied = clock
-        self.carrier.tidy(self.engine.flights)
-        for device in self.carrier.removed() - self.excluded:
+    def _drop_absent(self, now: float) -> None:
+        """Devices that were removed, or did not come back."""
+        for device in sorted(self.carrier.removed() - self.excluded):
             self.excluded |= {device}
             if device in self.engine.present:
-                self.log.info("is removed from the fleet", device)
-                self.give(Left(now, device))
+                self._drop(device, now, "is removed from the fleet")
         if self.carrier.steady:
             for device in sorted(self.engine.present - self._here):
-                self.log.info("leaves: it has not come back", device)
-                self.give(Left(now, device))
-        self._recalled = {number: at for number, at in self._recalled.items() if number in self.engine.flights}
-        for number, at in self._recalled.items():
-            if clock - at > RECALL_AFTER:
-                self._recalled[number] = clock
-                self.carrier.recall(self.engine.flights[number])
+                self._drop(device, now, "leaves: it has not come back")
+
+    def _drop(self, device: int, now: float, why: str) -> None:
+        self._silent.discard(device)
+        self.log.info(why, device)
+        self.give(Left(now, device))
+
+    def _tidy(self) -> None:
+        """Frees what belongs to jobs that have ended, and asks about long ones."""
+        clock, flights = self.clock(), self.engine.flights
+        self._tidied = clock
+        self.carrier.tidy(flights)
+        self._resends = Counter({number: count for number, count in self._resends.items() if number in flights})
+        self._recalled = {number: at for number, at in self._recalled.items() if number in flights}
+        self._doubtful += [number for number, at in self._recalled.items() if clock - at > RECALL_AFTER]
 
     # State
 
