@@ -12,13 +12,19 @@ LogFormat = Literal["text", "json"]
 REPEAT_AFTER = 600.0  # seconds until the same complaint is written again, with how often it came meanwhile
 
 
+<<<<<<< HEAD
 def printable(text: str) -> str:
     """The text of a device without anything that could forge a line or speak to a terminal."""
     return "".join(c if c.isprintable() else " " for c in text)
+=======
+MOST_WORDINGS = 10  # different complaints about one device in that time; more are one complaint
+OTHERS = "other complaints about this device"
+>>>>>>> f-tests2
 
 
 class Log:
-    """Writes one line per call. A warning that repeats is written once and counted."""
+    """Writes one line per call. A warning that repeats is written once and counted; a device whose messages cause ever
+    new ones does not fill the log."""
 
     def __init__(
         self, form: LogFormat = "text", file: IO[str] | None = None, clock: Callable[[], float] = time.monotonic
@@ -27,6 +33,7 @@ class Log:
         self.file = file or sys.stderr
         self.clock = clock
         self._complaints: dict[tuple[int | None, str], tuple[float, int]] = {}  # time last written, times since
+        self._wordings: dict[int, tuple[float, int]] = {}  # by device: since when, how many
 
     def info(self, text: str, device: int | None = None, **facts: Any) -> None:
         """Something that happens in every run."""
@@ -34,7 +41,9 @@ class Log:
 
     def warn(self, text: str, device: int | None = None, **facts: Any) -> None:
         """Something an operator may want to look into."""
-        now, key = self.clock(), (device, text)
+        now = self.clock()
+        text = self._wording(text, device, now)
+        key = device, text
         written, count = self._complaints.get(key, (None, 0))
         if written is not None and now - written < REPEAT_AFTER:
             self._complaints[key] = written, count + 1
@@ -43,6 +52,17 @@ class Log:
             self._complaints.clear()
         self._complaints[key] = now, 0
         self._write("warning", text, device, facts | ({"repeated": count} if count else {}))
+
+    def _wording(self, text: str, device: int | None, now: float) -> str:
+        if device is None or (device, text) in self._complaints:
+            return text
+        since, count = self._wordings.get(device, (now, 0))
+        if now - since >= REPEAT_AFTER:
+            since, count = now, 0
+        if count >= MOST_WORDINGS:
+            return OTHERS
+        self._wordings[device] = since, count + 1
+        return text
 
     def _write(self, level: str, text: str, device: int | None, facts: dict[str, Any]) -> None:
         stamp = datetime.now().astimezone().isoformat(timespec="milliseconds")
