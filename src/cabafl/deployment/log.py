@@ -10,16 +10,13 @@ from typing import IO, Any, Literal
 
 LogFormat = Literal["text", "json"]
 REPEAT_AFTER = 600.0  # seconds until the same complaint is written again, with how often it came meanwhile
+MOST_WORDINGS = 10  # different complaints about one device in that time; more are one complaint
+OTHERS = "other complaints about this device"
 
 
-<<<<<<< HEAD
 def printable(text: str) -> str:
     """The text of a device without anything that could forge a line or speak to a terminal."""
     return "".join(c if c.isprintable() else " " for c in text)
-=======
-MOST_WORDINGS = 10  # different complaints about one device in that time; more are one complaint
-OTHERS = "other complaints about this device"
->>>>>>> f-tests2
 
 
 class Log:
