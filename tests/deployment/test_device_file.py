@@ -47,7 +47,6 @@ def test_all_terms_are_read(tmp_path: Path) -> None:
         ("[term]", "term = {}: unknown key, did you mean 'terms'?"),
         ("[terms]\nlabel = true", "terms.label = True: unknown key, did you mean 'labels'?; accepted here: labels, fe"),
         ('[terms]\ndp = "yes"', "terms.dp = 'yes': input should be a valid boolean"),
-        ("[terms]\nfeature_noise = -1.0", "terms.feature_noise = -1.0: input should be greater than or equal to 0"),
         ("[terms]\nfeature_noise = nan", "terms.feature_noise = nan: input should be a finite number"),
         (
             "[terms]\nfeature_questions_per_day = 0.5",
@@ -61,7 +60,6 @@ def test_all_terms_are_read(tmp_path: Path) -> None:
             "when.function = 'a b:c': not the name of a function; accepted: package.module:function",
         ),
         ("[limits]\nnice = -1", "limits.nice = -1: input should be greater than or equal to 0"),
-        ("[limits]\nmemory_mb = 1", "limits.memory_mb = 1: input should be greater than or equal to 64"),
     ],
 )
 def test_a_wrong_setting_is_one_line_with_file_key_and_value(text: str, line: str, tmp_path: Path) -> None:
