@@ -119,8 +119,8 @@ class DeviceLoop:
         try:
             greeting = Greeting.read(task.greeting)
             samples = self.worker.join(greeting)
-        except (UserError, ValueError) as error:
-            self.log.warn(f"does not take part: {error}")
+        except Exception as error:  # also one of the owner's loader: the device waits for another run
+            self.log.warn(f"does not take part: {error if isinstance(error, UserError) else repr(error)}")
             text = tellable(error)
             self._do(lambda session: session.decline(text) if session.run == task.run else [])
         else:
@@ -186,15 +186,17 @@ class DeviceLoop:
     # Both
 
     def _do(self, ask: Callable[[Session], list[Action]]) -> None:
+        """Messages leave in the order in which the session makes them: the last presence counts."""
         with self._lock:
             actions = ask(self.session)
+            for action in actions:
+                if isinstance(action, Publish):
+                    self.link.publish(action.topic, action.payload, action.retain)
         for action in actions:
             self._act(action)
 
     def _act(self, action: Action) -> None:
-        if isinstance(action, Publish):
-            self.link.publish(action.topic, action.payload, action.retain)
-        elif isinstance(action, Fetch):
+        if isinstance(action, Fetch):
             pieces = f"{action.topic}/+"
             (self.link.subscribe if action.on else self.link.unsubscribe)(pieces)
         elif isinstance(action, Join | Train):
@@ -208,8 +210,7 @@ class DeviceLoop:
                 self._wanted = None
         elif isinstance(action, Describe):
             self._describe(action.query)
-        else:
-            assert isinstance(action, Complain)
+        elif isinstance(action, Complain):
             self.log.warn(action.text)
 
     def _describe(self, query: FeatureQuery) -> None:

@@ -122,7 +122,7 @@ class MqttCarrier:
         self.link.publish(topics.RUN, packet, retain=True)
         self.link.subscribe(topics.RUN)  # after the greeting: what comes back is ours, or another server's
         for model in self._models:  # a broker that lost its memory has lost these
-            self._publish(model.topic, "model", {}, model.weights, retain=True)
+            self._publish_model(model)
 
     def _lose_connection(self, lost: Disconnected) -> None:
         self._up_since = None
@@ -228,8 +228,12 @@ class MqttCarrier:
                 return model
         model = SharedModel(f"{topics.MODELS}/{secrets.token_hex(8)}", weights, set())
         self._models.append(model)
-        self._publish(model.topic, "model", {}, weights, retain=True)
+        self._publish_model(model)
         return model
+
+    def _publish_model(self, model: SharedModel) -> None:
+        """It expires with the jobs that use it, in case this process is killed before it can remove it."""
+        self._publish(model.topic, "model", {}, model.weights, retain=True, expires=self.run.ttl)
 
     def recall(self, job: Job) -> None:
         """See `Carrier`."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from cabafl.errors import UserError
 from cabafl.files import as_json, lock, write_atomic
 
-COMMANDS = "commands"
+COMMANDS, LOCK = "commands", "server.lock"  # in the fleet's state folder; a running server holds the lock
 CHECK_INTERVAL = 0.5  # seconds between two looks for commands
 ANSWER_TIMEOUT = 30.0  # seconds an operator waits
 CommandKind = Literal["stop", "export", "set"]
@@ -94,17 +94,15 @@ def is_running(lock_file: Path) -> bool:
     return False
 
 
-def send_command(
-    folder: Path, kind: CommandKind, values: dict[str, Any], lock_file: Path, out: Path | None = None
-) -> str:
-    """The operator's side: gives a command to the server that holds ``lock_file`` and waits for its answer. A file that
-    comes with the answer is moved to ``out``."""
+def send_command(folder: Path, kind: CommandKind, values: dict[str, Any], out: Path | None = None) -> str:
+    """The operator's side: gives a command to the running server and waits for its answer. A file that comes with the
+    answer is moved to ``out``."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{time.time_ns()}-{secrets.token_hex(4)}"
     path, reply = folder / f"{name}.command.json", folder / f"{name}.answer.json"
     write_atomic(path, as_json({"kind": kind, "values": values}))
     try:
-        _wait_for(reply, kind, lock_file)
+        _wait_for(reply, kind, folder.parent / LOCK)
     finally:
         path.unlink(missing_ok=True)
     answer = json.loads(reply.read_text(encoding="utf-8"))
