@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -71,10 +71,10 @@ class Bed:
         """A device as users start it."""
         return self.start(name or f"device-{number}", "cabafl", "deploy", "device", self._folder(number))
 
-    def odd(self, number: int, how: str, seconds: float = 0.5) -> Child:
-        """See `odd_device`."""
-        words = [self._folder(number), how, str(seconds), str(feature_width())]
-        return self.start(f"device-{number}", "tests.deployment.odd_device", *words)
+    def odd(self, hows: Mapping[int, str], seconds: float = 0.5, name: str = "odd") -> Child:
+        """Devices without samples in one process, and what each does: see `odd_device`."""
+        words = [f"{self._folder(number)}={how}" for number, how in hows.items()]
+        return self.start(name, "tests.deployment.odd_device", str(seconds), str(feature_width()), *words)
 
     def _folder(self, number: int) -> str:
         return str(self.fleet.device_folders()[number])

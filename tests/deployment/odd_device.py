@@ -1,11 +1,13 @@
-"""A device process that behaves oddly: ``python -m tests.deployment.odd_device FOLDER HOW SECONDS WIDTH``.
+"""Devices that behave oddly: ``python -m tests.deployment.odd_device SECONDS WIDTH FOLDER=HOW ...``, a thread for each.
 
-It has neither samples nor a model: a job takes about SECONDS, a feature vector has WIDTH numbers. HOW is one of `HOWS`.
+They have neither samples nor a model: a job takes about SECONDS, a feature vector has WIDTH numbers. HOW is one of
+`HOWS`.
 """
 
 import contextlib
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -129,10 +131,16 @@ def with_other_jobs(packet: bytes) -> list[bytes]:
 
 def main(words: list[str]) -> None:
     """The command line above."""
-    folder, how, seconds, width = words
-    assert how in HOWS
-    own = Device.load(Path(folder))
-    OddLoop(how, own, OddWorker(how, own.id, float(seconds), int(width))).run()
+    seconds, width, *devices = words
+    threads = []
+    for folder, _, how in (word.rpartition("=") for word in devices):
+        assert how in HOWS
+        own = Device.load(Path(folder))
+        loop = OddLoop(how, own, OddWorker(how, own.id, float(seconds), int(width)))
+        threads.append(threading.Thread(target=loop.run))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
 
 
 if __name__ == "__main__":
