@@ -7,7 +7,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --edi
 
 .PHONY: demo lint test-quick test test-deploy coverage docs clean
 
-# The package alone, all its extras with the tools of development, and the tools of the documentation site.
+# What is installed: .run is the package alone, .dev adds all extras and the development tools, .docs the site's tools.
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) .

@@ -1,4 +1,4 @@
-"""Shared by all tests."""
+"""Settings of all tests, and the list of slow ones."""
 
 from collections.abc import Sequence
 
@@ -25,13 +25,13 @@ SLOW_FILES = {
     "tests/execution/test_ray.py",
     "tests/reporting/test_report.py",
 }
-SLOW_TESTS = {  # by name, wherever they stand
-    "test_a_disk_that_is_full_stops_the_run_with_a_message_and_keeps_the_checkpoint",
+SLOW_TESTS = {  # by name, in any file
+    "test_a_full_disk_stops_the_run_with_a_message_and_keeps_the_checkpoint",
     "test_a_full_disk_at_a_checkpoint_keeps_the_previous_one",
     "test_a_key_set_to_none_is_written_and_read_back",
     "test_a_million_devices",
     "test_a_report_reads_simulated_and_deployed_runs",
-    "test_a_run_repeats_and_tells_what_it_spent",
+    "test_a_run_repeats_and_reports_its_epsilon",
     "test_a_run_stopped_again_and_again_ends_in_the_same_bytes",
     "test_a_run_without_checkpoint_starts_again",
     "test_a_table_is_carried_out_once",
@@ -61,13 +61,17 @@ SLOW_TESTS = {  # by name, wherever they stand
     "test_two_processes_do_not_write_one_run",
     "test_two_runs_give_the_same_bytes_and_another_seed_does_not",
     "test_unwritable_and_existing_folders",
-    "test_who_waits_for_a_run_that_gets_finished_leaves_it_alone",
+    "test_two_resumes_at_once_finish_the_run_once",
+}
+SLOW_CASES = {  # of tests that are otherwise quick
+    "test_same_bytes_as_recorded[lstm]",
+    "test_same_bytes_with_workers[fedavg with faults]",
 }
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Marks the slow ones."""
+    """Marks the slow tests."""
     for item in items:
         file, name = item.nodeid.split("[")[0].split("::")
-        if file in SLOW_FILES or name in SLOW_TESTS:
+        if file in SLOW_FILES or name in SLOW_TESTS or item.name in SLOW_CASES:
             item.add_marker(pytest.mark.slow)

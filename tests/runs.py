@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cabafl import methods
 
-METHODS = ["cabafl", "fedavg"]  # for what takes long
+METHODS = ["cabafl", "fedavg"]  # for slow tests
 ALL_METHODS = list(methods.NAMES)
 FILES = ("events.jsonl", "metrics.csv", "model.safetensors")
 OWN = {"cabafl": ["method.m=2", "method.k=3"]}
@@ -33,7 +33,7 @@ def settings(method: str, *more: str) -> list[str]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of what must not depend on the machine."""
+    """SHA-256 of the files that must not depend on the number of workers."""
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
 
 

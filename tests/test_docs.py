@@ -1,4 +1,4 @@
-"""The documents keep up with the program: keys, figures, events, links and examples."""
+"""The documentation agrees with the program: keys, figures, events, links and examples."""
 
 import json
 import re
@@ -43,6 +43,13 @@ def inner_keys() -> list[tuple[str, str]]:
     return found
 
 
+def test_every_section_of_an_experiment_is_in_the_reference() -> None:
+    text = page("reference/running.md")
+    for name, field in Experiment.model_fields.items():
+        assert isinstance(field.annotation, type)
+        assert f"| `{name}` | `{field.annotation.__name__}` |" in text
+
+
 def method_keys() -> list[tuple[str, str]]:
     return [(name, key) for name in methods.NAMES for key in methods.find(name).Parameters.model_fields]
 
@@ -78,13 +85,36 @@ def test_every_command_is_in_the_table_of_commands() -> None:
     assert [name for name in names if f"`cabafl {name}" not in page("getting-started.md")] == []
 
 
+def test_layers_of_the_architecture_page_are_those_that_are_checked() -> None:
+    checked = (ROOT / ".importlinter").read_text(encoding="utf-8").split("layers =\n")[1].split()
+    shown = page("architecture.md").split("rooms on one line")[1].split("```")[1].split()
+    assert shown == [name.removeprefix("cabafl.") for name in checked]
+
+
+def test_every_room_is_explained_on_the_architecture_page() -> None:
+    paths = sorted((ROOT / "src" / "cabafl").iterdir())
+    rooms = [path.name for path in paths if path.suffix == ".py" and "__" not in path.name]
+    rooms += [f"{path.name}/" for path in paths if path.is_dir() and "__" not in path.name]
+    table = page("architecture.md").split("\n## Rooms\n")[1].split("\n\n")[1]
+    assert len(rooms) > 20
+    assert [room for room in rooms if f"`{room}`" not in table] == []
+
+
+def test_files_named_on_the_architecture_page_exist() -> None:
+    named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)[`:]", page("architecture.md"))
+    assert len(named) > 20
+    package = ROOT / "src" / "cabafl"
+    folders = [package, package / "deployment", ROOT]  # the room of real devices names its own folders
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
+
+
 def test_every_data_set_and_network_is_explained() -> None:
     assert [name for name in DESCRIPTIONS if f"| `{name}` |" not in page("data.md")] == []
     assert [name for name in models.NETWORKS if f"| `{name}` |" not in page("models.md")] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_are_not_broken(path: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     missing = [t for t in targets if not t.startswith("http") and not (path.parent / t).exists()]
     assert missing == []
@@ -112,11 +142,11 @@ def test_example_method_learns(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("example_folder")
 def test_example_method_survives_devices_that_time_out() -> None:
-    """As many slots as devices: a lost slot finds nobody idle and must wait for the late device."""
+    """As many slots as devices: after a loss no device is idle, and the slot must wait for the late device."""
     slow = ["fleet.seconds_per_sample=0.1", "fleet.slots=10", "run.slot_timeout=6"]
     summary = simulate(load_experiment(None, [*QUICK, *slow, "method.name=my_method:Mixing"])).summary
     assert summary["losses"]["timeout"] > 5
-    assert summary["downloads"] - summary["uploads"] - summary["losses"]["timeout"] == 10  # all slots alive at the end
+    assert summary["downloads"] - summary["uploads"] - summary["losses"]["timeout"] == 10  # no slot is lost at the end
 
 
 @pytest.mark.usefixtures("example_folder")
@@ -141,7 +171,7 @@ def test_run_folder_page_names_every_file_figure_column_and_event(tmp_path: Path
 
 
 def test_python_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With a shorter run: the code is the same, the experiment's length is not."""
+    """The same code with a shorter run."""
     code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     assert code is not None
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The files of the paper's settings: complete, valid, and with the published hyper-parameters."""
+"""The experiment files of the paper: complete, valid, and with the published hyper-parameters."""
 
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ def settings(stem: str) -> dict[str, Any]:
 
 
 def differences(stem: str, base: str) -> dict[str, Any]:
-    """What one file sets otherwise than another."""
+    """The keys that differ between two files."""
     theirs = settings(base)
     return {key: value for key, value in settings(stem).items() if value != theirs[key]}
 

@@ -12,7 +12,9 @@ from cabafl.errors import UserError
 from cabafl.files import as_json, cannot_record, lock, write_atomic
 
 
-def test_a_failed_write_leaves_the_old_content_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     write_atomic(path, b"old")
 

@@ -1,4 +1,4 @@
-"""The house reads easily: no class name twice, no long file, no long function, no long list of parameters."""
+"""House rules: no class name twice, no long file, no long function."""
 
 import ast
 from collections import defaultdict
@@ -20,7 +20,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_no_class_name_stands_twice() -> None:
+def test_class_names_are_unique() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for path in PACKAGE:
         for node in ast.walk(tree(path)):

@@ -1,4 +1,4 @@
-"""The public face of the package: which names there are, where they lead, and that importing them stays quick."""
+"""The public interface: the exported names, and that `import cabafl` does not load torch."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_exactly_these_names_are_public() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_public_name_is_there_and_documented(name: str) -> None:
+def test_every_public_name_exists_and_is_documented(name: str) -> None:
     found = getattr(cabafl, name)
     assert isinstance(found, str) or (found.__doc__ and found.__module__.startswith("cabafl."))
 

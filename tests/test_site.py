@@ -1,11 +1,11 @@
-"""The documentation site: every page is in its navigation, and its checks find what they look for."""
+"""The documentation site: its navigation, its links, and the checks of `make docs`."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from tools.build_site import find_faults
+from tools.build_site import find_errors
 from tools.root_links import ROOT_PAGES, in_site
 
 ROOT = Path(__file__).parent.parent
@@ -18,13 +18,13 @@ def test_navigation_lists_every_page_once() -> None:
     assert sorted(re.findall(r": (\S+\.md)$", navigation, re.M)) == sorted(pages)
 
 
-def test_pages_of_the_root_exist_here_and_there() -> None:
+def test_pages_of_the_root_exist_in_the_repository_and_in_the_site() -> None:
     assert [name for name in ROOT_PAGES if not (ROOT / name).is_file()] == []
     assert [name for name in ROOT_PAGES.values() if not (DOCS / name).is_file()] == []
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("on_github", "expected"),
     [
         ("docs/data.md", "data.md"),
         ("docs/cabafl.md#ablation-variants", "cabafl.md#ablation-variants"),
@@ -36,8 +36,8 @@ def test_pages_of_the_root_exist_here_and_there() -> None:
         ("https://example.org/docs/data.md", "https://example.org/docs/data.md"),
     ],
 )
-def test_links_written_for_the_repository_are_put_right(written: str, meant: str) -> None:
-    assert in_site(written) == meant
+def test_links_written_for_github_work_in_the_site(on_github: str, expected: str) -> None:
+    assert in_site(on_github) == expected
 
 
 def write(site: Path, **files: str) -> Path:
@@ -47,27 +47,27 @@ def write(site: Path, **files: str) -> Path:
     return site
 
 
-def test_a_sound_site_has_no_faults(tmp_path: Path) -> None:
+def test_a_correct_site_has_no_errors(tmp_path: Path) -> None:
     index = '<a href="other.html#there" id="top">x</a><a href="//a.example">x</a><img src="a.png"><a href="#top">x</a>'
-    assert find_faults(write(tmp_path, index_html=index, other_html='<h1 id="there">x</h1>', a_png="")) == []
+    assert find_errors(write(tmp_path, index_html=index, other_html='<h1 id="there">x</h1>', a_png="")) == []
 
 
-def test_faults_of_a_site_are_found(tmp_path: Path) -> None:
+def test_errors_of_a_site_are_found(tmp_path: Path) -> None:
     index = '<a href="gone.html">x</a><a href="other.html#gone">x</a><script src="https://cdn.example/x.js"></script>'
     style = '@import "//fonts.example/a.css"; p { background: url(https://example.org/b.png); c: url(data:svg) }'
     write(tmp_path, index_html=index, other_html='<img src="gone.png">', site_css=style)
-    assert find_faults(tmp_path) == [
+    assert find_errors(tmp_path) == [
         "index.html: loads https://cdn.example/x.js",
-        "index.html: gone.html leads nowhere",
-        "index.html: other.html#gone leads nowhere",
-        "other.html: gone.png leads nowhere",
+        "index.html: broken link gone.html",
+        "index.html: broken link other.html#gone",
+        "other.html: broken link gone.png",
         "site.css: loads //fonts.example/a.css",
         "site.css: loads https://example.org/b.png",
     ]
 
 
 def test_python_example_of_the_start_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """With a shorter run: the code is the same, the experiment's length is not."""
+    """The same code with a shorter run."""
     code = (DOCS / "index.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     short = code.replace('"virtual_time": 300', '"virtual_time": 20')
     assert short != code

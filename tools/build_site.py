@@ -1,7 +1,7 @@
-"""Builds the documentation site and accepts no warning: `make docs`.
+"""Builds the documentation site and treats every warning as an error: `make docs`.
 
-Zensical's strict mode reads the sources of the pages: it knows neither the links of included pages nor complaints about
-docstrings, nor what a page would load from the network. These are looked for here, links in the built pages.
+Zensical's strict mode checks the sources of the pages only. This program also fails on warnings about docstrings, on
+broken links in the built pages (included pages among them), and on pages that load something from the network.
 """
 
 import re
@@ -16,12 +16,12 @@ ROOT = Path(__file__).parent.parent
 SITE = ROOT / "site"
 LOADED = {("img", "src"), ("script", "src"), ("iframe", "src"), ("source", "src"), ("link", "href")}
 IN_STYLE = re.compile(r"""(?:url\(|@import)\s*["']?((?:https?:)?//[^"')\s]+)""")
-ABSENT = "404.html"  # shown under any address, so its links are those of a web server
+NOT_FOUND = "404.html"  # a web server shows it at any address, so its links are absolute
 
 
 @dataclass
 class Page:
-    """What a page offers and what it asks for."""
+    """The anchors of a page, its links, and the files that a browser loads with it."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -44,36 +44,36 @@ class _Reader(HTMLParser):
 
 
 def read_page(text: str) -> Page:
-    """Anchors, links and loaded files of an HTML page."""
+    """Parses an HTML page."""
     reader = _Reader()
     reader.feed(text)
     return reader.page
 
 
-def is_outside(address: str) -> bool:
-    """Whether it needs the network."""
+def is_external(address: str) -> bool:
+    """Whether the address names a host."""
     return bool(urlsplit(address).netloc)
 
 
-def find_faults(site: Path) -> list[str]:
-    """Links and anchors that lead nowhere, and files that would be loaded from the network."""
+def find_errors(site: Path) -> list[str]:
+    """Broken links and anchors, and files that a page would load from the network; one line each."""
     pages = {path: read_page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
-    faults = []
+    errors = []
     for path, page in pages.items():
         name = path.relative_to(site)
-        faults += [f"{name}: loads {address}" for address in page.loaded if is_outside(address)]
-        if path.name != ABSENT:
-            faults += [f"{name}: {link} leads nowhere" for link in page.links if not _leads(pages, path, link)]
+        errors += [f"{name}: loads {address}" for address in page.loaded if is_external(address)]
+        if path.name != NOT_FOUND:
+            errors += [f"{name}: broken link {link}" for link in page.links if not _exists(pages, path, link)]
     for path in sorted(site.rglob("*.css")):
         loaded = IN_STYLE.findall(path.read_text(encoding="utf-8"))
-        faults += [f"{path.relative_to(site)}: loads {address}" for address in loaded]
-    return faults
+        errors += [f"{path.relative_to(site)}: loads {address}" for address in loaded]
+    return errors
 
 
-def _leads(pages: dict[Path, Page], path: Path, link: str) -> bool:
+def _exists(pages: dict[Path, Page], path: Path, link: str) -> bool:
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
-        return True  # somebody else's page
+        return True  # external links are not checked
     target = Path(path.parent, unquote(parts.path)).resolve() if parts.path else path
     if target.is_dir():
         target /= "index.html"
@@ -83,19 +83,19 @@ def _leads(pages: dict[Path, Page], path: Path, link: str) -> bool:
 
 
 def build() -> list[str]:
-    """Runs Zensical; its complaints, those about docstrings included."""
+    """Runs Zensical and returns its errors and its warnings about docstrings."""
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     sys.stdout.write(done.stdout)
-    said = [line for line in done.stdout.splitlines() if line.startswith(("griffe:", "mkdocstrings:"))]
-    return said or ([f"zensical ended with {done.returncode}"] if done.returncode else [])
+    warnings = [line for line in done.stdout.splitlines() if line.startswith(("griffe:", "mkdocstrings:"))]
+    return warnings or ([f"zensical: exit code {done.returncode}"] if done.returncode else [])
 
 
 def main() -> int:
-    """0 if the site is built and sound."""
-    faults = build() or find_faults(SITE.resolve())
-    sys.stderr.writelines(f"{fault}\n" for fault in faults)
-    return 1 if faults else 0
+    """Builds and checks the site; returns the exit code."""
+    errors = build() or find_errors(SITE.resolve())
+    sys.stderr.writelines(f"{error}\n" for error in errors)
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Links that work on GitHub and in the site, where pages of the repository's root have names of their own.
+"""A Markdown extension that translates links written for GitHub to links of the site.
 
-A page of the root names its targets from there (``docs/data.md``), a page of ``docs/`` names a page of the root with
-``../CHANGELOG.md``. In the site both live side by side.
+On GitHub, ``README.md`` and other pages in the root link to ``docs/data.md``, and pages in ``docs/`` link to
+``../CHANGELOG.md``. In the site all pages are in one folder, and the pages of the root have other names (`ROOT_PAGES`).
 """
 
 from xml.etree.ElementTree import Element
@@ -19,17 +19,17 @@ ROOT_PAGES = {
 
 
 def in_site(target: str) -> str:
-    """The target of a link, as seen from a page directly under ``docs/``."""
+    """The target of a link, relative to ``docs/``."""
     path, hash_, anchor = target.partition("#")
     path = ROOT_PAGES.get(path.removeprefix("../"), path.removeprefix("docs/"))
     return path + hash_ + anchor
 
 
 class RootLinks(Treeprocessor):
-    """Puts the links and pictures of a page right."""
+    """Translates the links and image sources of a page."""
 
     def run(self, root: Element) -> None:
-        """Before relative links are turned into addresses of the site."""
+        """Called by Markdown with the root element of a page."""
         for element in root.iter():
             for attribute in ("href", "src"):
                 if attribute in element.attrib:
@@ -40,5 +40,5 @@ class RootLinksExtension(Extension):
     """For ``markdown_extensions`` of ``mkdocs.yml``."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
-        """After inline syntax (priority 20), before relative links (0)."""
+        """Registers the translation to run after inline syntax (priority 20) and before relative links (0)."""
         md.treeprocessors.register(RootLinks(md), "root_links", 10)

@@ -29,7 +29,7 @@ from cabafl.validation import unknown, validated
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run on either clock is made of."""
+    """The parts of a run on either clock."""
 
     experiment: Experiment
     method: Method
@@ -39,7 +39,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class SimulationParts(Parts):
-    """A simulation also has simulated devices and what goes wrong on them."""
+    """The parts of a simulation: also the simulated devices and their faults."""
 
     fleet: Fleet
     faults: Faults
@@ -60,7 +60,7 @@ def assemble(experiment: Experiment) -> SimulationParts:
 
 
 def assemble_server(experiment: Experiment, devices: int) -> Parts:
-    """Builds the parts of a server of ``devices`` real ones: its task has test samples only."""
+    """Builds the parts of a server for ``devices`` real devices; its task has test samples only."""
     method = make_method(experiment)
     slots = slots_for(experiment, devices, method)
     task = make_server_task(experiment)
@@ -97,7 +97,7 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
 def announce(method: Method, warn: Callable[[str], None] | None) -> None:
     """Warns about what devices have to reveal for this method."""
     if warn is not None and method.needs().features == "labels":
-        warn("method.features = labels: every device tells the server how many samples of each class it has")
+        warn("method.features = labels: every device reports its number of samples per class to the server")
 
 
 def slots_for(experiment: Experiment, devices: int, method: Method) -> int:
@@ -118,7 +118,7 @@ def check_fit(method: Method, task: Task) -> None:
     if task.dp is None:
         return
     if needs.training_loss:
-        raise UserError("privacy.dp_noise: with it devices tell no training loss; accepted: another method.stage_rule")
+        raise UserError("privacy.dp_noise: devices then report no training loss; accepted: another method.stage_rule")
     with per_sample_gradients(task.model.network):
         pass  # raises for layers it cannot handle
 
@@ -215,7 +215,7 @@ def make_server_task(experiment: Experiment) -> Task:
 
 
 def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], model_bytes: int) -> Fleet:
-    """The simulated devices."""
+    """The simulated devices with their speeds, link times and power."""
     section = experiment.fleet
     link = section.link_seconds
     if section.bandwidth_mbps is not None:
@@ -243,7 +243,7 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
 
 
 def make_faults(experiment: Experiment, devices: int) -> Faults:
-    """The simulated faults and absences."""
+    """The simulated faults: probabilities per job, and absences."""
     section = experiment.fleet.faults
     return Faults(
         seed=experiment.seed,

@@ -43,7 +43,8 @@ def _explain(model: type[BaseModel], error: ErrorDetails, section: str) -> str:
         return f"{key} = {value!r}: unknown key{nearest(path[-1], names)}; accepted here: {', '.join(names)}"
     if error["type"] == "value_error":
         text = str(error["ctx"]["error"])
-        return text if not path else f"{key} = {value!r}: {text}"
+        names_its_keys = not path or text.startswith((f"{key}.", f"{key}:"))  # a rule about several keys of a section
+        return text if names_its_keys else f"{key} = {value!r}: {text}"
     if error["type"] == "literal_error":
         expected = [name.strip("'") for name in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         return f"{key} = {value!r}: unknown{nearest(str(value), expected)}; accepted: {', '.join(expected)}"

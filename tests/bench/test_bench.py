@@ -1,4 +1,4 @@
-"""The benchmarks run with tiny sizes and report what they should; speed is not tested here."""
+"""The benchmarks run with tiny sizes and give complete results; speed is not tested here."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def test_report_files_hold_all_sections(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [bare.usual_cnn, bare.tuned_cnn])
-def test_bare_loops_do_the_steps_they_are_asked_for(make: Any) -> None:
+def test_bare_loops_do_the_given_number_of_steps(make: Any) -> None:
     data = images(20)
     clients = [(data.inputs(data.train.x[:10]), data.train.y[:10]), (data.inputs(data.train.x[10:]), data.train.y[10:])]
     assert bare.train(make(), clients, jobs=3, epochs=2, batch=4) == 3 * 2 * 3

@@ -82,7 +82,7 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     "feature layer": (["model.feature_layer=relu9"], "model.feature_layer = 'relu9'"),
     "impossible split": (["data.beta=0.01", "data.min_samples=35"], "min_samples"),
     "impossible size": (["data.min_samples=900"], "min_samples"),
-    "no end": (["run.virtual_time=none"], "run.virtual_time or run.max_dispatches"),
+    "no end": (["run.virtual_time=none"], "error: run.virtual_time, run.max_dispatches: both missing"),
     "tier counts": (["fleet.tiers={ high = 3 }"], "fleet.tiers: the counts add up to 3"),
     "unknown tier": (["fleet.tiers={ fast = 3 }"], "excellent"),
     "not a setting": (["data.beta"], "data.beta"),

@@ -7,6 +7,7 @@ import click
 import pytest
 import typer.main
 
+from cabafl import __version__
 from cabafl.cli.main import app
 from tests.cli.program import cabafl
 
@@ -16,6 +17,11 @@ def test_lists(command: list[str], tmp_path: Path) -> None:
     done = cabafl(*command, cwd=tmp_path)
     assert done.returncode == 0
     assert "cabafl" in done.stdout or "cnn" in done.stdout
+
+
+def test_version(tmp_path: Path) -> None:
+    done = cabafl("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"cabafl {__version__}\n")
 
 
 def test_help_explains_every_argument_and_option() -> None:

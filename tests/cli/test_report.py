@@ -13,7 +13,7 @@ from tests.reporting.sample_runs import write_run
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures take most of the time of a report."""
+    """Leaves out the figures, which take most of the time of a report."""
     monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda runs: [])
 
 
@@ -51,6 +51,6 @@ def test_wrong_targets_are_refused(text: str) -> None:
         parse_targets(text)
 
 
-def test_right_targets_are_numbers() -> None:
+def test_valid_targets_are_parsed() -> None:
     assert parse_targets("40, 45.5") == [40, 45.5]
     assert parse_targets(None) is None

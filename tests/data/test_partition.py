@@ -82,7 +82,7 @@ def test_natural_keeps_every_sample_of_the_users_with_enough(n: int, users: int,
     assert all(len(set(owner[partition.device(k)])) == 1 for k in range(len(partition)))
 
 
-def test_natural_draws_the_asked_number_of_users() -> None:
+def test_natural_draws_the_given_number_of_users() -> None:
     train = split_of(2000, users=50)
     chosen = [make("natural", train, 10, seed) for seed in (1, 1, 2)]
     assert [len(partition) for partition in chosen] == [10, 10, 10]

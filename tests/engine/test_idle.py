@@ -1,4 +1,4 @@
-"""The set of idle devices against a plain set."""
+"""The set of idle devices, compared with a Python set."""
 
 import numpy as np
 import pytest

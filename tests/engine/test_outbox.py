@@ -1,4 +1,4 @@
-"""Events keep their order although evaluations are finished later."""
+"""Events keep their order although evaluations finish later."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ WEIGHTS = np.zeros(1, dtype=np.float32)
 
 
 class SlowExecutor:
-    """Evaluates in two chunks; a result is there when the test says so, or when it is waited for."""
+    """Evaluates in two chunks; a result is ready when the test says so, or when `result` is called."""
 
     def __init__(self) -> None:
         self.evaluation_chunks = 2
@@ -52,7 +52,7 @@ def test_events_behind_a_pending_evaluation_wait_for_it() -> None:
     outbox, ledger = Outbox(executor, emitted.append), Ledger(downloads=3, uploads=2)
     outbox.put(Noted(0.0, "first", {}))
     outbox.put_row(1.0, pending(executor, 4), ledger)
-    ledger.uploads = 99  # the row has the totals of its own time
+    ledger.uploads = 99  # later counts do not change the row
     outbox.put(Noted(2.0, "behind", {}))
     executor.ready = {0}
     outbox.flush()
@@ -67,7 +67,7 @@ def test_events_behind_a_pending_evaluation_wait_for_it() -> None:
     assert len(emitted) == 4
 
 
-def test_too_many_pending_evaluations_are_waited_for() -> None:
+def test_the_engine_waits_if_too_many_evaluations_are_pending() -> None:
     executor, emitted = SlowExecutor(), list[Event]()
     outbox = Outbox(executor, emitted.append)
     for version in range(PENDING_LIMIT + 1):

@@ -70,12 +70,12 @@ def uploads(world: World) -> list[tuple[float, int]]:
     return [(e.time, e.device) for e in world.events if isinstance(e, Uploaded)]
 
 
-def test_equal_times_are_served_in_dispatch_order() -> None:
+def test_jobs_that_end_together_are_handled_in_dispatch_order() -> None:
     world = relay([2.0, 1.0, 1.0], Limits(seconds=2.0))
     assert uploads(world) == [(1.0, 1), (1.0, 2), (2.0, 0), (2.0, 1), (2.0, 2)]
 
 
-def test_evaluations_stand_at_fixed_instants_and_see_what_happened_at_them() -> None:
+def test_evaluations_are_at_fixed_times_and_include_what_happened_then() -> None:
     world = relay([1.0], Limits(seconds=3.5, evaluate_every=1.0))
     rows = [e for e in world.events if isinstance(e, Evaluated)]
     assert [(row.time, row.version) for row in rows] == [(0.0, 0), (1.0, 1), (2.0, 2), (3.0, 3), (3.5, 3)]

@@ -88,7 +88,7 @@ def test_ten_thousand_uploads_with_every_fault(name: str) -> None:
         if weights is not None and name != "fedsa":  # FedSA's are the shares of the arrivals, the rest stays
             assert sum(weights) == pytest.approx(1.0)
             assert min(weights) >= 0.0
-    assert not [flight for flight in made.engine.flights.values() if not flight.abandoned]  # every slot came home
+    assert not [flight for flight in made.engine.flights.values() if not flight.abandoned]  # every slot is free again
     assert made.engine.version > 300
 
 
@@ -110,7 +110,7 @@ def test_no_slot_is_lost_for_ever(
     made = world(name, faults, limits, devices=8, slots=slots).run()
     check_log(made, 8 if name == "safa-all" else slots)
     last = max((event.time for event in made.events if isinstance(event, Dispatched)), default=0.0)
-    assert last > 60.0  # still at work late in the run
+    assert last > 60.0  # still dispatching late in the run
     if name == "cabafl":
         method = made.engine.method
         assert isinstance(method, CaBaFL)
@@ -128,7 +128,7 @@ def test_fates_depend_on_the_job_only() -> None:
     assert Faults().fate(1) is FINE
 
 
-def test_absences_have_the_asked_means() -> None:
+def test_absences_have_the_configured_means() -> None:
     faults = Faults(seed=2, present_seconds=50.0, absent_seconds=10.0)
     present, absent, since = [], [], 0.0
     for number in range(3000):

@@ -1,4 +1,4 @@
-"""Worker processes: the same bytes whatever their number, dead ones are replaced, none is left behind."""
+"""Worker processes: the same bytes for any number of them, dead ones are replaced, none is left behind."""
 
 import os
 import signal
@@ -71,7 +71,7 @@ class Deadly:
 
 
 class Faulty:
-    """A network with a mistake in it."""
+    """A network whose forward pass raises."""
 
     def __new__(cls, input_shape: tuple[int, ...], classes: int) -> object:  # type: ignore[misc]
         from torch import Tensor, nn

@@ -7,17 +7,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from cabafl import simulate
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
+from cabafl.execution.base import EvaluateJob
 from cabafl.execution.ray_cluster import Node, RayExecutor, gpu_share, import_ray
+from cabafl.learning.task import Trained
 from tests.execution.test_pool import alive
 from tests.runs import METHODS, same_bytes, settings
 
@@ -28,7 +32,7 @@ needs_ray = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    """One Ray for several tests: starting it takes longer than what they do."""
+    """One Ray for several tests, because it starts slowly."""
     ray = import_ray()
     ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     yield ray
@@ -82,6 +86,22 @@ def test_nodes_must_have_the_same_versions() -> None:
         executor._check_versions(actor, Node("elsewhere", "0", "1"))
 
 
+@pytest.mark.parametrize("wrap", [Trained, np.asarray])
+def test_results_do_not_stay_in_the_object_store(wrap: Callable[[npt.NDArray[np.float32]], Any]) -> None:
+    stored = np.ones(3, dtype=np.float32)
+    stored.flags.writeable = False  # as Ray hands it over
+    executor = RayExecutor(ray := MagicMock(), 1)
+    ray.get.return_value, ray.exceptions.RayError = wrap(stored), ValueError
+    (actor,) = executor._actors
+    actor.pending["reference"] = ticket = executor.submit(EvaluateJob(stored, 0))
+    executor._take_result(actor, "reference")
+    result = executor.result(ticket)
+    array = result.weights if isinstance(result, Trained) else result
+    assert array.tolist() == [1, 1, 1]
+    assert array.flags.writeable
+    assert not np.shares_memory(array, stored)
+
+
 def test_actors_share_gpus_evenly() -> None:
     assert gpu_share(4, 2) == gpu_share(4, 4) == 1.0
     assert gpu_share(1, 3) == 0.3333
@@ -132,7 +152,7 @@ def test_an_exception_in_an_actor_reaches_the_user(ray: Any) -> None:
 
 @needs_ray
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_work_goes_on_without_the_main_process(number: int, tmp_path: Path) -> None:
+def test_no_actor_survives_the_main_process(number: int, tmp_path: Path) -> None:
     words = settings("cabafl", "run.executor=ray", "run.workers=1", "run.virtual_time=1000000")
     main = subprocess.Popen([sys.executable, "-m", "cabafl", "run", *words, "--quiet", "--out", str(tmp_path / "run")])
     metrics = tmp_path / "run" / "metrics.csv"
@@ -157,7 +177,7 @@ def until(condition: Any, seconds: float = 30.0) -> None:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Processes below one, with their command lines."""
+    """Command lines of the descendants of a process, by process ID."""
     found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     table = {
         int(child): (int(parent), name) for child, parent, name in (row.split(None, 2) for row in found.splitlines())

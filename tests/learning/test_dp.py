@@ -1,4 +1,4 @@
-"""Training with differential privacy: against a loop over single samples, and what it costs."""
+"""DP-SGD: gradients against a loop over single samples, noise, and epsilon."""
 
 import math
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_gradient_is_that_of_a_loop_over_samples(name: str) -> None:
     assert not any(module._forward_hooks or module._backward_hooks for module in network.modules())
 
 
-def test_noise_has_the_deviation_asked_for() -> None:
+def test_noise_has_the_configured_deviation() -> None:
     layer = nn.Linear(200, 200)
     make_private(list(layer.parameters()), DpSgd(2.0, 1.5), 10, torch.Generator().manual_seed(1))
     assert layer.weight.grad is not None
@@ -84,7 +84,7 @@ def test_epsilon_is_at_most_that_of_the_plain_gaussian_mechanism() -> None:
     assert epsilon(DpSgd(1.0, noise), 50, 50, 0, delta) == 0.0
 
 
-def test_a_run_repeats_and_tells_what_it_spent(tmp_path: Path) -> None:
+def test_a_run_repeats_and_reports_its_epsilon(tmp_path: Path) -> None:
     inline = simulate(load_experiment(None, [*SETTINGS, "run.workers=0"]), tmp_path / "a")
     worker = simulate(load_experiment(None, [*SETTINGS, "run.workers=1"]), tmp_path / "b")
     assert inline.summary["epsilon"] == worker.summary["epsilon"] > 0
@@ -99,9 +99,9 @@ def test_a_run_repeats_and_tells_what_it_spent(tmp_path: Path) -> None:
         (["privacy.dp_noise=0"], "needs privacy.dp_clip; accepted: both above 0, or neither"),
         (["privacy.dp_clip=none"], "needs privacy.dp_clip; accepted: both above 0, or neither"),
         (["model.name=resnet18"], "layers that mix the samples of a batch"),
-        (["method.name=wkafl", "method.stage_rule=loss"], "devices tell no training loss"),
+        (["method.name=wkafl", "method.stage_rule=loss"], "devices then report no training loss"),
     ],
 )
-def test_what_does_not_go_with_it(settings: list[str], complaint: str) -> None:
+def test_settings_that_dp_sgd_does_not_support(settings: list[str], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         assemble(load_experiment(None, [*SETTINGS, *settings]))

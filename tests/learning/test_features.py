@@ -1,4 +1,4 @@
-"""Features of layers."""
+"""Features: sums of activations, counts and labels."""
 
 import pytest
 import torch

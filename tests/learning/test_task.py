@@ -1,4 +1,4 @@
-"""Jobs of a task: what they depend on, and what they give back."""
+"""Jobs of a task: what their results depend on and contain."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def task(samples: int = 60, devices: int = 4) -> Task:
     y = torch.randint(0, 3, (samples,), generator=draw)
     data = Dataset("toy", "vector", Split(x, y), Split(x[:30], y[:30]), 3)
     offsets = np.linspace(0, samples, devices + 1).astype(np.int64)
-    offsets[1] = offsets[0]  # device 0 has nothing
+    offsets[1] = offsets[0]  # device 0 has no samples
     partition = Partition(np.arange(samples, dtype=np.int64), offsets)
     experiment = Experiment(model=ModelSection(name="mlp", feature_layer="relu2"))
     return TaskSpec.of(experiment, data).build(data, partition)
@@ -38,7 +38,7 @@ def test_a_job_depends_on_its_number_device_and_weights_only() -> None:
     assert not np.array_equal(work.train(7, 2, start, Objective(lr_scale=0.5)).weights, first)
 
 
-def test_a_job_tells_its_training_loss_only_when_asked() -> None:
+def test_a_job_reports_its_training_loss_only_on_request() -> None:
     work = task()
     start = work.model.save()
     x, y = work.gather(work.partition.device(2))
@@ -46,11 +46,11 @@ def test_a_job_tells_its_training_loss_only_when_asked() -> None:
     work.model.network.train()
     expected = F.cross_entropy(work.model.network(x), y).item()
     work.spec = work.spec.model_copy(update={"training": TrainingSection(epochs=1, batch_size=len(y))})
-    told = work.train(7, 2, start, Objective(report_loss=True))
-    assert told.loss == pytest.approx(expected, rel=1e-6)  # one batch: the loss before the only step
+    reported = work.train(7, 2, start, Objective(report_loss=True))
+    assert reported.loss == pytest.approx(expected, rel=1e-6)  # one batch: the loss before the only step
     silent = work.train(7, 2, start, PLAIN)
     assert silent.loss is None
-    np.testing.assert_array_equal(silent.weights, told.weights)
+    np.testing.assert_array_equal(silent.weights, reported.weights)
 
 
 def test_features_of_a_device_do_not_depend_on_the_chunk_and_empty_devices_have_none() -> None:
@@ -64,7 +64,7 @@ def test_features_of_a_device_do_not_depend_on_the_chunk_and_empty_devices_have_
     assert [list(chunk) for chunk in work.feature_chunks()] == [[0, 1, 2, 3]]
 
 
-def test_features_are_clipped_and_blurred_on_the_device() -> None:
+def test_features_are_clipped_and_get_noise_on_the_device() -> None:
     work = task()
     start = work.model.save()
     plain = work.features(start, "activations", range(1, 4))

@@ -1,4 +1,4 @@
-"""Local training against a naive twin."""
+"""Local training against a naive implementation."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Flat weights."""
+"""Flat weights: loading, saving, buffers."""
 
 import numpy as np
 import torch

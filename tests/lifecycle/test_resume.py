@@ -1,4 +1,4 @@
-"""Killed runs go on to the same bytes; damaged or foreign checkpoints and full disks lose nothing."""
+"""Resumed runs end in the same bytes; damaged checkpoints and full disks lose nothing."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
 
 
 def wait_for_size(process: "subprocess.Popen[bytes]", path: Path, size: float) -> None:
-    """Until a file is longer than ``size``, or nobody writes it any more."""
+    """Waits until a file is longer than ``size`` or its writer has ended."""
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         if path.exists() and path.stat().st_size > size:
@@ -182,7 +182,7 @@ def test_a_run_without_checkpoint_starts_again(tmp_path: Path) -> None:
     same_bytes(tmp_path / "whole", folder)
 
 
-def test_resume_of_something_else(tmp_path: Path) -> None:
+def test_resume_needs_a_run_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run folder"):
         resume(tmp_path)
 
@@ -207,7 +207,7 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path, monkeypatch: pytest.
     same_bytes(tmp_path / "whole", folder)
 
 
-def test_who_waits_for_a_run_that_gets_finished_leaves_it_alone(tmp_path: Path) -> None:
+def test_two_resumes_at_once_finish_the_run_once(tmp_path: Path) -> None:
     simulate(load_experiment(None, settings("cabafl", *INLINE)), tmp_path / "whole")
     folder = interrupted(tmp_path)
     both = [start(folder) for _ in range(2)]
@@ -231,8 +231,8 @@ main()
 """
 
 
-def test_a_disk_that_is_full_stops_the_run_with_a_message_and_keeps_the_checkpoint(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for a full disk: the record of events runs into it."""
+def test_a_full_disk_stops_the_run_with_a_message_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    """A limit on file sizes simulates a full disk; the event log reaches it."""
     words = settings("cabafl", "run.workers=0", "run.checkpoint_every=0.2")
     simulate(load_experiment(None, words), tmp_path / "whole")
     size = (tmp_path / "whole" / "events.jsonl").stat().st_size
@@ -266,7 +266,7 @@ def test_a_full_disk_at_a_checkpoint_keeps_the_previous_one(tmp_path: Path, monk
         real(tensors, path, metadata)  # type: ignore[arg-type]
 
     monkeypatch.setattr("cabafl.engine.checkpoint.save_file", full_at_the_fourth)
-    monkeypatch.setattr("cabafl.lifecycle.run.CHECKPOINT_SHARE", 1e6)  # as often as asked
+    monkeypatch.setattr("cabafl.lifecycle.run.CHECKPOINT_SHARE", 1e6)  # no limit on their share of the time
     with pytest.raises(RunStopped, match="cannot be recorded"):
         simulate(load_experiment(None, words), tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-3.safetensors"]

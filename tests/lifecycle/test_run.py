@@ -1,4 +1,4 @@
-"""The lifecycle of a run, with a driver of the test's own in the place of an engine."""
+"""The lifecycle of a run, with a fake driver instead of an engine."""
 
 import os
 import signal
@@ -130,7 +130,7 @@ def test_a_run_that_is_stopped_before_it_began_has_no_checkpoint(tmp_path: Path)
 
 
 def test_checkpoints_take_a_bounded_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint that takes 2 s is followed by the next one 40 s later at the earliest."""
+    """After a checkpoint that takes 2 s, the next one comes at least 40 s later."""
     clock = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
 

@@ -97,7 +97,7 @@ class Fixed(nn.Linear):
 
 
 def not_a_network() -> None:
-    """What a user may name by mistake."""
+    """Returns no network."""
 
 
 def test_users_own_network() -> None:

@@ -48,7 +48,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures take most of the time of a report."""
+    """Leaves out the figures, which take most of the time of a report."""
     monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda runs: [])
 
 

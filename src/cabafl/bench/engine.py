@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cabafl.bench import NEVER
 from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.timing import Spread, in_turns, ratio
 from cabafl.engine.core import EngineSetup, Limits
@@ -23,7 +24,6 @@ from cabafl.recording.folder import RunFolder
 from cabafl.rng import rng
 
 WEIGHTS = 10  # numbers per model: so small that checking uploads costs next to nothing
-NEVER = 1 << 60
 
 
 def no_training(features: list[range] | None = None, width: int = 0, copy: bool = False) -> LazyExecutor:

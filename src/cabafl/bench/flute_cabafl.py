@@ -5,12 +5,11 @@
 
 import sys
 
+from cabafl.bench import NEVER
 from cabafl.bench.flute import Clock, Flute, Measured, report
 from cabafl.bench.workload import even_parts, vectors
 from cabafl.execution.choice import open_executor
 from cabafl.lifecycle.simulate import make_engine
-
-NEVER = "1000000000"
 
 
 def settings(flute: Flute, workers: int) -> list[str]:

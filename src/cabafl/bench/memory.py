@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cabafl.bench.engine import NEVER, no_training
+from cabafl.bench import NEVER
+from cabafl.bench.engine import no_training
 from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.virtual import VirtualEngine

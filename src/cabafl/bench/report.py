@@ -1,11 +1,11 @@
 """Results of a benchmark: tables, figures as JSON, and whether the targets are met."""
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cabafl.execution.choice import worker_count
 from cabafl.files import as_json, write_atomic
 from cabafl.recording.environment import environment
 
@@ -71,8 +71,7 @@ class BenchSection:
 
 def machine() -> dict[str, Any]:
     """The machine, software versions and date."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cores": cores, **environment()}
+    return {"cores": worker_count("auto"), **environment()}
 
 
 def write(folder: Path, sections: Iterable[BenchSection], where: dict[str, Any]) -> None:

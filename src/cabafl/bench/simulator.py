@@ -1,4 +1,4 @@
-"""The simulator against bare torch loops that do the same local steps."""
+"""The simulator compared with bare torch loops that do the same local steps."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cabafl.assembly import SimulationParts, make_method
-from cabafl.bench import bare
+from cabafl.bench import NEVER, bare
 from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.startup import start_up
 from cabafl.bench.timing import Spread, in_turns, ratio, seconds
@@ -21,7 +21,6 @@ from cabafl.lifecycle.simulate import make_engine
 from cabafl.methods.base import Objective
 
 COLLECTION_INTERVAL = 500  # jobs between two feature collections: m = 50 aggregations of k = 10 trainings
-NEVER = "1000000000"
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ def _section(size: Size, cores: int, taken: dict[str, list[float]], launch: dict
         "The simulator against bare torch loops",
         [
             BenchTable(f"{size.steps:,} local steps ({size.jobs} jobs), CNN on CIFAR-10 shapes", headings, rows),
-            BenchTable("Beside training", ("what", "measured"), beside),
+            BenchTable("Besides training", ("what", "measured"), beside),
         ],
         _notes(size, len(taken["bare"])),
         _figures(size, cores, taken, ratios, share, launch),

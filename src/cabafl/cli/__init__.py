@@ -1,4 +1,4 @@
-"""The command line. Commands import what they need when they run: torch takes seconds, which `--help` can save."""
+"""The command line. Commands import what they need when they run: torch takes seconds, and `--help` needs none."""
 
 from cabafl.cli.main import main
 

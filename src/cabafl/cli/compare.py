@@ -47,7 +47,7 @@ def compare(
     overrides = [word for word in words if "=" in word and word.split("=")[0].split(".")[0] not in sections]
     base = read_experiment(None, [word for word in words if word not in overrides])
     variants = method_variants(methods, base, overrides)
-    _carry_out(base, variants, seeds, jobs, targets, out, quiet)
+    _run_and_report(base, variants, seeds, jobs, targets, out, quiet)
 
 
 def ablate(
@@ -66,10 +66,10 @@ def ablate(
     from cabafl.comparison.variants import ablation_variants
 
     base = read_experiment(file, settings)
-    _carry_out(base, ablation_variants(base), seeds, jobs, targets, out, quiet)
+    _run_and_report(base, ablation_variants(base), seeds, jobs, targets, out, quiet)
 
 
-def _carry_out(
+def _run_and_report(
     base: "Experiment",
     variants: Mapping[str, Mapping[str, Any]],
     seeds: int,

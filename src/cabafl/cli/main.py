@@ -3,14 +3,16 @@
 import os
 import signal
 import sys
+from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from cabafl.cli import bench, compare, config, data, deploy, lists, observe, report, run
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
-from cabafl.processes.lifeline import die_with_parent
+from cabafl.processes.lifeline import PARENT, die_with_parent
 
 app = typer.Typer(
     name="cabafl",
@@ -19,6 +21,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cabafl {version_of('cabafl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("compare")(compare.compare)
@@ -35,8 +54,8 @@ app.add_typer(deploy.app, name="deploy")
 
 def main() -> None:
     """Entry point. A `UserError` is one line and exit code 2, a `RunStopped` one line and exit code 1."""
-    if "CABAFL_PARENT" in os.environ:  # a run of a comparison: stops with a checkpoint if the comparison dies
-        die_with_parent(int(os.environ["CABAFL_PARENT"]), signal.SIGTERM)
+    if PARENT in os.environ:  # a run of a comparison: stops with a checkpoint if the comparison dies
+        die_with_parent(int(os.environ[PARENT]), signal.SIGTERM)
     sys.path.insert(0, str(Path.cwd()))  # for the user's models and methods, given as package.module:Class
     try:
         app()

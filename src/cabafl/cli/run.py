@@ -60,15 +60,16 @@ def resume(
     from cabafl.cli.progress import Progress
     from cabafl.config import load_experiment
     from cabafl.lifecycle.simulate import resume as resume_run
+    from cabafl.recording.folder import EXPERIMENT
 
-    path = folder / "experiment.toml"
+    path = folder / EXPERIMENT
     experiment = load_experiment(path if path.exists() else None)
     with Progress(experiment, enabled=not quiet) as progress, stoppable(folder):
         result = resume_run(folder, progress, warn, settings or [])
     if result is not None:
         show(result, quiet)
     elif not quiet:
-        console.print(f"{folder}: this run is complete already.", soft_wrap=True)
+        console.print(f"{folder}: this run is already complete.", soft_wrap=True)
 
 
 @contextmanager
@@ -94,9 +95,12 @@ def warn(text: str) -> None:
 
 def show(result: "Result", quiet: bool) -> None:
     """Prints the summary of a finished run unless ``quiet``."""
-    if not quiet:
-        console.print(summary_table(result.summary))
-        console.print(f"Learning curve: {result.folder}/curve.png", soft_wrap=True)
+    if quiet:
+        return
+    from cabafl.recording.folder import CURVE
+
+    console.print(summary_table(result.summary))
+    console.print(f"Learning curve: {result.folder}/{CURVE}", soft_wrap=True)
 
 
 def new_folder(experiment: "Experiment") -> Path:

@@ -16,16 +16,16 @@ from cabafl.assembly import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.errors import UserError
 from cabafl.files import lock
+from cabafl.processes.lifeline import PARENT
 from cabafl.recording.folder import EXPERIMENT, METRICS, SUMMARY
 from cabafl.toml import experiment_toml
 
-PARENT = "CABAFL_PARENT"  # environment variable with the process ID of the comparison
 LOCK = ".lock"
 
 
 @dataclass
 class GridRun:
-    """One run of the grid, carried out by a separate process."""
+    """One run of the grid, in its own process."""
 
     label: str
     seed: int
@@ -102,7 +102,7 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def run_grid(runs: Sequence[GridRun], jobs: int, poll: Callable[[Sequence[GridRun]], None]) -> None:
-    """Carries out the unfinished runs on ``jobs`` cores. A run that fails gets its ``failure``; the others continue.
+    """Executes the unfinished runs on ``jobs`` cores. A run that fails gets its ``failure``; the others continue.
 
     Each run gets one core, or several if fewer runs than cores are left to start. ``poll`` is called five times a
     second. Ctrl-C and SIGTERM stop all runs, each with a checkpoint, and raise `KeyboardInterrupt`.

@@ -6,9 +6,9 @@ from typing import Any
 from cabafl import methods
 from cabafl.config import Experiment, apply_override
 from cabafl.errors import UserError
+from cabafl.reporting.published import METHODS
 from cabafl.validation import unknown
 
-PAPER = ("fedavg", "fedprox", "fedasync", "fedsa", "safa", "wkafl", "cabafl")
 ABLATION: dict[str, dict[str, Any]] = {
     "cabafl": {},
     "conf1": {"selection": "similarity"},
@@ -26,7 +26,7 @@ def method_variants(names: str, base: Experiment, overrides: Sequence[str]) -> d
     The keys of ``[method]`` in ``base`` apply to the method named there, ``overrides`` (``fedasync.alpha=0.5``) to the
     method they name. Raises `UserError` for an unknown, repeated or missing method.
     """
-    chosen = list(PAPER) if names == "paper" else list(methods.NAMES) if names == "all" else names.split(",")
+    chosen = list(METHODS) if names == "paper" else list(methods.NAMES) if names == "all" else names.split(",")
     for name in chosen:
         if ":" not in name and name not in methods.NAMES:
             raise unknown("--methods", name, [*methods.NAMES, "paper", "all"])

@@ -9,6 +9,7 @@ from cabafl.data.files import one_line
 from cabafl.data.sources import FILES, SOURCES
 from cabafl.data.transfer import Progress, SourceError
 from cabafl.errors import UserError
+from cabafl.validation import nearest
 
 
 def fetch(name: str, root: Path | None = None, progress: Progress | None = None) -> Path:
@@ -43,7 +44,7 @@ def is_present(name: str, root: Path | None = None) -> bool:
 def _check_name(name: str) -> None:
     fetchable = ", ".join(SOURCES)
     if name not in DESCRIPTIONS:
-        raise UserError(f"data set {name!r} is unknown; accepted: {fetchable}")
+        raise UserError(f"data set {name!r} is unknown{nearest(name, SOURCES)}; accepted: {fetchable}")
     if name not in SOURCES:
         raise UserError(f"data set {name} cannot be fetched: {DESCRIPTIONS[name].get}; accepted: {fetchable}")
 

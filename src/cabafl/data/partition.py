@@ -145,7 +145,7 @@ def _dirichlet(train: Split, devices: int, beta: float, min_samples: int, seed: 
 
 
 def _dirichlet_sizes(counts: Int, devices: int, beta: float, draw: np.random.Generator) -> Int | None:
-    """Samples of each class (rows) for each device (columns); None if all shares of a class went to full devices."""
+    """Samples of each class (rows) for each device (columns); None if a class has no share on a device with room."""
     sizes = np.zeros((len(counts), devices), np.int64)
     held = np.zeros(devices, np.int64)
     full = counts.sum() / devices

@@ -22,7 +22,7 @@ _BLOCK = 1 << 20
 
 
 class SourceError(Exception):
-    """A source failed; the next one is tried."""
+    """A source failed; the caller tries the next one."""
 
 
 def download(url: str, target: Path, progress: Progress) -> None:

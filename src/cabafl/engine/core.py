@@ -103,7 +103,7 @@ class Engine(ABC):
         self._streams: dict[str, Stream] = {}
         self._score: PendingScore | None = None  # of the last evaluated version
         self._row: tuple[float, int] | None = None  # time and version of the last evaluation
-        self._size, self._selected = sizes.data, self.selections.data  # the same memory, cheaper to look at one entry
+        self._size, self._selected = sizes.data, self.selections.data  # memoryviews: faster for single entries
         self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
         self._bounded = True  # the norm of the global model is at most `LARGEST_MODEL`
 

@@ -25,7 +25,7 @@ class IdleSet(State):
         self._views()
 
     def _views(self) -> None:
-        """The same memory, with cheaper access to one entry."""
+        """Memoryviews of the arrays, which are faster for single entries."""
         self._id, self._at = self._ids.data, self._place.data
 
     def state(self) -> dict[str, Any]:

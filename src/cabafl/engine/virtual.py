@@ -41,7 +41,7 @@ class Kind(IntEnum):
     RETURN = 7
 
 
-_FINISH, _EVALUATE = Kind.FINISH, Kind.EVALUATE  # looking a member up costs as much as pushing the entry
+_FINISH, _EVALUATE = Kind.FINISH, Kind.EVALUATE  # a member lookup takes as long as a push to the queue
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class VirtualEngine(Engine):
         )
         self.flights[number] = flight
         end = now + seconds
-        if fate is FINE and self._timeout is None and end < FOREVER:  # the rule; the rest is in `_schedule_end`
+        if fate is FINE and self._timeout is None and end < FOREVER:  # usual; the rest is in `_schedule_end`
             self._schedule_at(end, _FINISH, number)
             flight.needed = end <= self.horizon
         else:

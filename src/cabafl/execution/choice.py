@@ -32,9 +32,9 @@ def open_executor(experiment: Experiment, warn: Warn | None = None) -> AbstractC
     run = experiment.run
     if run.executor == "ray":
         return open_ray(run.workers, worker_count("auto"), run.ray_address, run.device, warn)
+    if run.ray_address is not None:
+        raise UserError(f"run.ray_address = {run.ray_address!r}: needs run.executor = 'ray', not {run.executor!r}")
     workers = worker_count(run.workers)
     if workers == 0:
         return nullcontext(InlineWorkers())
-    if run.ray_address is not None:
-        raise UserError(f"run.ray_address = {run.ray_address!r}: needs run.executor = 'ray', not {run.executor!r}")
     return closing(ProcessExecutor(workers, warn))

@@ -53,7 +53,7 @@ class ProcessExecutor(QueuedExecutor):
         self._spec, self._processor, self._model_size = task.spec, str(task.processor), task.model.layout.size
         self._data, self._regions = Arena.of(arrays_of(task), self._data_file)
         use_arrays(task, {name: self._data.array(region) for name, region in self._regions.items()})
-        self._buffer_bytes = aligned(4 * self._model_size)
+        self._buffer_bytes = aligned(task.model.layout.bytes)
         self._weights = Arena.create(self._weights_file, self._buffer_bytes * JOBS_PER_WORKER * len(self._workers))
         for index, worker in enumerate(self._workers):
             self._send_task(worker, index)

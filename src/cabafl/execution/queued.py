@@ -47,7 +47,7 @@ class QueuedExecutor(ABC):
         return ticket in self._results
 
     def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
-        """Waits for one job while the workers go on with the others."""
+        """Waits for one job; the workers continue with the others meanwhile."""
         while ticket not in self._results:
             if interrupt is not None:
                 interrupt()

@@ -28,7 +28,7 @@ from cabafl.execution.base import NO_WEIGHTS, ExecutorJob, Warn, run_job
 from cabafl.execution.queued import JOBS_PER_WORKER, QueuedExecutor
 from cabafl.execution.task_arrays import Arrays, arrays_of, build_task
 from cabafl.learning.spec import TaskSpec
-from cabafl.learning.task import Task
+from cabafl.learning.task import Task, Trained
 from cabafl.methods.base import Weights
 
 ACCEPTED_ADDRESSES = "auto (the cluster this machine belongs to) or host:port of its head node"
@@ -156,8 +156,8 @@ class RayExecutor(QueuedExecutor):
         ticket = actor.pending.pop(reference)
         if ticket is None:
             self._check_versions(actor, result)
-        else:  # copied: arrays of the object store are read-only and keep their memory allocated
-            self._finish(ticket, result.copy() if isinstance(result, np.ndarray) else result)
+        else:
+            self._finish(ticket, in_own_memory(result))
 
     def _check_versions(self, actor: _Actor, node: Node) -> None:
         """Marks an actor as ready if its node has the versions of this process; raises `UserError` otherwise."""
@@ -191,6 +191,13 @@ class RayExecutor(QueuedExecutor):
             self._warn_at = float("inf")
             free = self._ray.available_resources().get("CPU", 0.0)
             self.warn(f"still waiting for the first of {len(self._actors)} Ray actors (free CPUs: {free:g})")
+
+
+def in_own_memory(result: Any) -> Any:
+    """A result with its array copied: arrays of the object store are read-only and keep their memory allocated."""
+    if isinstance(result, Trained):
+        return result._replace(weights=result.weights.copy())
+    return result.copy() if isinstance(result, np.ndarray) else result
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ class Score(NamedTuple):
 
 
 def evaluate(network: nn.Module, x: Tensor, y: Tensor, batch: int = 500) -> Score:
-    """Counts correct answers and sums the cross entropy, in fixed batches that are added in order."""
+    """Counts correct predictions and sums the cross entropy, batch by batch in a fixed order."""
     network.eval()
     correct, loss = 0, 0.0
     with torch.inference_mode():

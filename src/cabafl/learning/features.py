@@ -43,7 +43,7 @@ def _captured(layer: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _activations(output: Tensor) -> Tensor:
-    """One vector per sample: the mean over positions for pictures, the last step for sequences."""
+    """One vector per sample: the mean over positions for images, the last step for sequences."""
     if output.dim() == 4:
         return output.mean(dim=(2, 3))
     if output.dim() == 3:

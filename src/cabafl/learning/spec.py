@@ -1,4 +1,4 @@
-"""The description of a task, from which this process, workers, Ray actors and devices build the same one."""
+"""The description of a task: this process, workers, Ray actors and devices build the same task from it."""
 
 from typing import Annotated
 
@@ -51,7 +51,7 @@ class TaskSpec(BaseModel):
         )
 
     def dataset(self, train: Split, test: Split) -> Dataset:
-        """Samples of the form this task takes."""
+        """The samples as a data set with this task's kind, classes and normalisation."""
         return Dataset("task", self.kind, train, test, self.classes, self.mean, self.deviation)
 
     def build(self, dataset: Dataset, partition: Partition, processor: str = "cpu", repeatable: bool = True) -> Task:

@@ -17,8 +17,8 @@ from cabafl.learning.evaluation import Score, evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
 from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.training import LocalTraining, train
-from cabafl.learning.weights import FlatModel, Weights
-from cabafl.methods.base import FeatureKind, Objective
+from cabafl.learning.weights import FlatModel
+from cabafl.methods.base import FeatureKind, Objective, Weights
 from cabafl.rng import rng, seed64
 
 if TYPE_CHECKING:
@@ -115,9 +115,8 @@ class Task:
         self.model.load(weights)
         if chunk not in self._test:
             part = slice(chunk * EVALUATION_CHUNK, (chunk + 1) * EVALUATION_CHUNK)
-            x = self._to_processor(
-                self.dataset.inputs(self.dataset.test.x[part])
-            ).clone()  # aligned memory: the same bits in every run
+            x = self._to_processor(self.dataset.inputs(self.dataset.test.x[part]))
+            x = x.clone()  # aligned memory: the same bits in every run
             self._test[chunk] = x, self.dataset.test.y[part].to(self.processor)
         return evaluate(self.model.network, *self._test[chunk])
 
@@ -148,5 +147,5 @@ class Task:
         return self._to_processor(x), y
 
     def _to_processor(self, x: Tensor) -> Tensor:
-        """Pictures use channels-last memory, like the network: up to twice as fast on CPUs."""
+        """Images use channels-last memory, like the network: up to twice as fast on CPUs."""
         return x.to(self.processor, memory_format=torch.channels_last) if x.dim() == 4 else x.to(self.processor)

@@ -97,8 +97,8 @@ def train(
 def _train_privately(
     network: nn.Module, x: Tensor, y: Tensor, how: LocalTraining, dp: DpSgd, seed: int, dp_seed: int
 ) -> None:
-    """DP-SGD: as many steps, each on a random share of the samples. It reports no loss, which would depend on the
-    samples without noise.
+    """DP-SGD: the same number of steps, each on a random share of the samples. Reports no loss, because a loss without
+    noise would reveal something about the samples.
 
     The proximal term and momentum come after the noise and cost no privacy.
     """

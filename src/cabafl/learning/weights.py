@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-Weights = npt.NDArray[np.float32]
+from cabafl.methods.base import Weights
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class FlatModel:
 
     @property
     def processor(self) -> torch.device:
-        """The device of torch that the network is on."""
+        """The torch device that holds the network."""
         return self.tensors[0].device if self.tensors else torch.device("cpu")
 
     def load(self, weights: Weights) -> None:

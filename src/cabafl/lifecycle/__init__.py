@@ -1,1 +1,1 @@
-"""One run from start to finish, on either clock."""
+"""Runs from start to finish, on either clock."""

@@ -1,4 +1,4 @@
-"""One run from begin to finish, whichever clock drives it: record, stop, checkpoint, learning curve, summary."""
+"""One run from start to finish, on either clock: recording, stopping, checkpoints, learning curve, summary."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ CHECKPOINT_SHARE = 0.05  # at most this share of the wall time goes into checkpo
 
 
 class Driver(Protocol):
-    """Moves an engine on: through its own queue in virtual time, or by what happens in a fleet of real devices."""
+    """Drives an engine: with its own event queue in virtual time, or with the messages of real devices."""
 
     @property
     def engine(self) -> Engine:
@@ -32,20 +32,20 @@ class Driver(Protocol):
         """Starts the run, or continues from the state of a checkpoint."""
 
     def step(self) -> bool:
-        """Serves what comes next; False when the run is over."""
+        """Handles what happens next; False when the run is over."""
 
     def state(self) -> dict[str, Any] | None:
-        """What a checkpoint stores; None: there is nothing to store yet."""
+        """What a checkpoint stores; None if there is nothing to store yet."""
 
     def saved(self) -> None:
-        """A checkpoint with the last `state` is on disk."""
+        """Called when a checkpoint with the last `state` is on disk."""
 
     def wake(self) -> None:
-        """The run is asked to stop: gives up waiting. Called by a signal handler."""
+        """Interrupts `step` if it waits. Called by the signal handler that stops the run."""
 
 
 class Lifecycle:
-    """What a run does beside deciding and training. Without a folder nothing is written."""
+    """Everything around the engine: files, signals, checkpoints. Without a folder, nothing is written."""
 
     def __init__(
         self, experiment: Experiment, layout: Layout, folder: RunFolder | None, listener: Listener | None = None
@@ -63,11 +63,11 @@ class Lifecycle:
         self._earlier = 0.0  # wall seconds before this process
 
     def carry_out(self, driver: Driver, checkpoint: Checkpoint | None) -> dict[str, Any]:
-        """The whole run, or the rest of it; its summary. Raises `Stopped`, with a checkpoint, when asked to stop."""
+        """Runs to the end and returns the summary. On SIGINT or SIGTERM, saves a checkpoint and raises `Stopped`."""
 
         def stop(number: int) -> None:
             if self._signal is not None:
-                raise KeyboardInterrupt  # asked twice: at once
+                raise KeyboardInterrupt  # the second signal stops at once
             self._signal = number
             driver.wake()
 
@@ -95,7 +95,7 @@ class Lifecycle:
             self.listener(event)
 
     def check_stop(self) -> None:
-        """Raises `Stopped` if the run is to stop; called where that leaves the state whole."""
+        """Raises `Stopped` if a signal has arrived. Only called where the engine's state is consistent."""
         if self._signal is not None:
             raise Stopped(self._signal)
 
@@ -134,7 +134,7 @@ class Lifecycle:
     def _draw(self, clock: str) -> None:
         if self.folder is None or not self.rows:
             return
-        from cabafl.reporting.curve import draw_curve  # here, because a run starts sooner without matplotlib
+        from cabafl.reporting.curve import draw_curve  # here, because importing matplotlib delays the start
 
         experiment, path = self.experiment, self.folder.path
         title = f"{experiment.method.name} on {experiment.data.dataset}, seed {experiment.seed}"
@@ -144,7 +144,7 @@ class Lifecycle:
             raise cannot_record(error, path) from error
 
     def _finish(self, engine: Engine) -> dict[str, Any]:
-        """The last files: ``summary.json`` is written last and marks the run as complete."""
+        """Writes the model and then ``summary.json``, which marks the run as complete."""
         summary = summarise(self.experiment, engine, self.rows, self._wall_seconds(engine))
         if self.folder is not None:
             try:
@@ -157,5 +157,5 @@ class Lifecycle:
 
 
 def experiment_text(path: Path) -> str:
-    """The experiment of a run folder, as it was written."""
+    """The text of a run folder's experiment file."""
     return (path / EXPERIMENT).read_text(encoding="utf-8")

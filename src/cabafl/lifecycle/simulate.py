@@ -1,6 +1,6 @@
 """Runs one experiment in virtual time, from the beginning or from a checkpoint."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.virtual import VirtualEngine
 from cabafl.errors import UserError
-from cabafl.execution.base import Executor, Interrupt
+from cabafl.execution.base import Executor, Interrupt, Warn
 from cabafl.execution.choice import open_executor
 from cabafl.lifecycle.run import Lifecycle, Listener, experiment_text
 from cabafl.recording.environment import environment
@@ -25,17 +25,22 @@ from cabafl.toml import experiment_toml
 if TYPE_CHECKING:
     import pandas as pd
 
-Warn = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gives back: figures, one row of metrics per evaluation, the last global model, the run folder."""
+    """What a simulation returns."""
 
     summary: dict[str, Any]
+    """The content of ``summary.json``."""
+
     metrics: "pd.DataFrame"
+    """One row per evaluation, with the columns of ``metrics.csv``."""
+
     model: nn.Module
+    """The last global model, in evaluation mode."""
+
     folder: Path | None
+    """The run folder; None if nothing was written."""
 
 
 def simulate(
@@ -44,7 +49,19 @@ def simulate(
     listener: Listener | None = None,
     warn: Warn | None = None,
 ) -> Result:
-    """Runs an experiment; with ``out`` it also writes the run folder. ``listener`` sees every event as it happens."""
+    """Runs an experiment in virtual time, from the beginning.
+
+    Args:
+        experiment: What to run; see `load_experiment`.
+        out: The run folder to write, new or empty. None: nothing is written.
+        listener: Called with every event as it happens (the classes of ``cabafl.recording.events``).
+        warn: Called with one line about each problem from which the run recovered.
+
+    Raises:
+        UserError: If the experiment cannot be run as described, or ``out`` is not empty.
+        RunStopped: If the run cannot go on, for example because the disk is full; `resume` continues it.
+        Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``.
+    """
     with open_executor(experiment, warn) as workers:
         parts = assemble(experiment)
         announce(parts.method, warn)
@@ -53,7 +70,7 @@ def simulate(
         if out is not None:
             toml = experiment_toml(experiment, parts.method.parameters)
             folder = RunFolder.create(Path(out), toml, environment(VirtualEngine.clock))
-        return _carry_out(parts, executor, folder, listener)
+        return _run(parts, executor, folder, listener)
 
 
 def resume(
@@ -62,9 +79,21 @@ def resume(
     warn: Warn | None = None,
     settings: Sequence[str] = (),
 ) -> Result | None:
-    """Continues an interrupted run in its folder, to the bytes of an uninterrupted one; None if it is complete.
+    """Continues an interrupted simulation in its folder. The result equals that of an uninterrupted run, byte for byte.
 
-    ``settings`` may change how it is carried out (run.workers=4), not what is computed.
+    Args:
+        path: The run folder.
+        listener: See `simulate`.
+        warn: See `simulate`.
+        settings: How to carry out the rest (``run.workers=4``); settings that change the result are refused.
+
+    Returns:
+        The result of the whole run, or None if the run was complete already.
+
+    Raises:
+        UserError: If the folder holds no simulation that can be continued, or another process is writing to it.
+        RunStopped: See `simulate`.
+        Stopped: See `simulate`.
     """
     path = Path(path)
     if (path / SUMMARY).exists():
@@ -72,12 +101,12 @@ def resume(
     _check_resumable(path, settings)
     experiment = load_experiment(path / EXPERIMENT, settings)
     with closing(RunFolder.reopen(path)) as folder, open_executor(experiment, warn) as workers:
-        if (path / SUMMARY).exists():  # the process that held the folder has finished the run
+        if (path / SUMMARY).exists():  # the process that held the lock has finished the run
             return None
         parts = assemble(experiment)
         checkpoint = load_checkpoint(path, experiment_text(path))
         folder.rewind(None if checkpoint is None else checkpoint.positions)
-        return _carry_out(parts, workers.for_task(parts.task), folder, listener, checkpoint)
+        return _run(parts, workers.for_task(parts.task), folder, listener, checkpoint)
 
 
 def _check_resumable(path: Path, settings: Sequence[str]) -> None:
@@ -85,16 +114,16 @@ def _check_resumable(path: Path, settings: Sequence[str]) -> None:
         raise UserError(f"{path}: not a run folder (it has no {EXPERIMENT})")
     if (path / JOURNAL).exists():
         raise UserError(
-            f"{path}: a run on real devices; accepted: `cabafl deploy server` or `local`, which goes on with it"
+            f"{path}: a run on real devices; continue it with `cabafl deploy server` or `cabafl deploy local`"
         )
     accepted = [f"run.{key}" for key in EXECUTION_KEYS]
     for text in settings:
         if text.partition("=")[0] not in accepted:
-            raise UserError(f"{text}: cannot change on resuming; accepted: {', '.join(accepted)}")
+            raise UserError(f"{text}: cannot be changed on resume; accepted: {', '.join(accepted)}")
 
 
 class VirtualDriver:
-    """A simulation moves on by itself: see `lifecycle.run.Driver`."""
+    """The `Driver` of a simulation: every step handles one event of the engine's queue."""
 
     def __init__(self, engine: VirtualEngine) -> None:
         self.engine = engine
@@ -102,20 +131,20 @@ class VirtualDriver:
         self.state = engine.state
 
     def begin(self, state: dict[str, Any] | None) -> None:
-        """Time 0, or where a checkpoint was taken."""
+        """Starts at time 0 or at the time of the checkpoint."""
         if state is None:
             self.engine.start()
         else:
             self.engine.restore(state)
 
     def saved(self) -> None:
-        """Nothing else depends on a checkpoint."""
+        """Does nothing: only runs on real devices have a journal to shorten."""
 
     def wake(self) -> None:
-        """Nothing waits for long: executors look for a stop every half second."""
+        """Does nothing: an executor that waits calls `Lifecycle.check_stop` every half second."""
 
 
-def _carry_out(
+def _run(
     parts: SimulationParts,
     executor: Executor,
     folder: RunFolder | None,
@@ -131,7 +160,7 @@ def _carry_out(
     finally:
         if folder is not None:
             folder.close()
-    import pandas as pd  # here, because a run starts sooner without it
+    import pandas as pd  # here, because importing pandas delays the start
 
     model.load(engine.model)
     metrics = pd.DataFrame(run.rows, columns=list(Evaluated._fields))

@@ -1,4 +1,4 @@
-"""How a run is asked to stop: SIGINT and SIGTERM take effect between two events."""
+"""SIGINT and SIGTERM stop a run between two events."""
 
 import signal
 import threading
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM: the run can be resumed."""
+    """Raised after SIGINT or SIGTERM. The run can be resumed."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -16,7 +16,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def signals(stop: Callable[[int], None]) -> Iterator[None]:
-    """Calls ``stop`` with the number of the signal. Does nothing outside of the main thread, which gets all signals."""
+    """Inside the context, SIGINT and SIGTERM call ``stop`` with their number. No effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

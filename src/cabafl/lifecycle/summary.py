@@ -1,4 +1,4 @@
-"""What ``summary.json`` says: the figures of a whole run."""
+"""The content of ``summary.json``: the figures of a whole run."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from cabafl.recording.metrics import WINDOW, best_window_mean, fairness, stabili
 
 
 def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wall_seconds: float) -> dict[str, Any]:
-    """Everything but ``wall_seconds`` is the same in every repetition of a simulation."""
+    """In a simulation, everything but ``wall_seconds`` is the same in every repetition."""
     accuracy = [row.accuracy for row in rows]
     best = best_window_mean(accuracy)
     last, ledger = rows[-1], engine.ledger
@@ -57,7 +57,7 @@ def _by_operator(engine: Engine) -> dict[str, Any]:
 
 
 def _epsilon(experiment: Experiment, engine: Engine, dp: DpSgd) -> float:
-    """Of the device that spent most: the one with the most steps times the square of its share per step."""
+    """Epsilon of the device with the largest steps * rate^2, where rate is the share of its samples in a step."""
     training = experiment.training
     sizes = np.maximum(engine.defence.claimed, 1)
     steps = engine.selections * training.epochs * np.maximum(1, np.ceil(sizes / training.batch_size)).astype(np.int64)

@@ -25,8 +25,8 @@ class Child:
     log: Path
 
     def wait_for_port(self, port: int, seconds: float = 60.0) -> None:
-        """Returns when the program accepts connections on a local port. Raises `RunStopped` if it ends before, or after
-        ``seconds``."""
+        """Returns when the program accepts connections on a local port. Raises `RunStopped` if the program ends first
+        or ``seconds`` have passed."""
         deadline = time.monotonic() + seconds
         while not answers(port):
             if self.process.poll() is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def environment(clock: str = "virtual") -> dict[str, Any]:
-    """Returns the content of ``environment.json``: what is needed to reproduce a run. ``clock`` is virtual or wall."""
+    """Returns the content of ``environment.json``; ``clock`` is virtual or wall."""
     import torch
 
     return {

@@ -64,7 +64,6 @@ class Lost(NamedTuple):
     reason: str
 
     def line(self) -> str:
-        """JSON."""
         return _encoded(
             time=self.time, event="loss", job=self.job, device=self.device, slot=self.slot, reason=self.reason
         )
@@ -78,7 +77,6 @@ class Published(NamedTuple):
     facts: dict[str, Any]
 
     def line(self) -> str:
-        """JSON."""
         return _encoded(time=self.time, event="publish", version=self.version, **self.facts)
 
 
@@ -91,7 +89,6 @@ class Collection(NamedTuple):
     missing: int
 
     def line(self) -> str:
-        """JSON."""
         return _encoded(time=self.time, event="collection", step=self.step, devices=self.devices, missing=self.missing)
 
 
@@ -103,7 +100,6 @@ class Noted(NamedTuple):
     facts: dict[str, Any]
 
     def line(self) -> str:
-        """JSON."""
         return _encoded(time=self.time, event=self.kind, **self.facts)
 
 
@@ -122,7 +118,6 @@ class Evaluated(NamedTuple):
     joules: float
 
     def line(self) -> str:
-        """JSON."""
         return _encoded(
             time=self.time, event="evaluation", version=self.version, accuracy=self.accuracy, loss=self.loss
         )

@@ -1,5 +1,6 @@
 """The learning curve of one run."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,13 +8,14 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from cabafl.files import write_atomic
 from cabafl.recording.metrics import WINDOW, best_window_mean
 
 
 def draw_curve(
     times: Sequence[float], accuracy: Sequence[float], title: str, path: Path, clock: str = "virtual"
 ) -> None:
-    """Draws accuracy over virtual or wall time: each evaluation, the mean of the last ten and the best such window.
+    """Draws accuracy over virtual or wall time: each evaluation, the moving mean and the best window.
 
     ``times`` are seconds, ``accuracy`` is 0 to 1. The file is replaced atomically.
     """
@@ -31,6 +33,6 @@ def draw_curve(
     axes.set(title=title, xlabel=f"{clock} time [s]", ylabel="test accuracy [%]")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, dpi=130, format="png")
-    temporary.replace(path)
+    content = io.BytesIO()
+    figure.savefig(content, dpi=130, format="png")
+    write_atomic(path, content.getvalue())

@@ -4,8 +4,9 @@ In percent, "mean±deviation" of the best window of 10 evaluations, as computed 
 """
 
 from cabafl.config import DataSection, Experiment
+from cabafl.methods.cabafl import CaBaFLParameters
 
-METHODS = ("fedavg", "fedprox", "fedasync", "fedsa", "safa", "wkafl", "cabafl")
+METHODS = ("fedavg", "fedprox", "fedasync", "fedsa", "safa", "wkafl", "cabafl")  # also `--methods paper`
 
 # (data set, model, heterogeneity) -> one accuracy per method, in the order of METHODS
 ACCURACY: dict[tuple[str, str, str], str] = {
@@ -56,7 +57,7 @@ ABLATION: dict[tuple[str, object], str] = {
     ("l1_cache", False): "53.29±2.12 69.27±0.42 72.49±0.26 73.91±0.09",
     ("aggregation", "mean"): "53.08±0.49 68.30±0.25 71.47±0.12 72.99±0.18",
 }
-_STANDARD = {"selection": "balanced", "l1_cache": True, "aggregation": "weighted", "features": "activations"}
+_VARIED = ("selection", "l1_cache", "aggregation", "features")  # keys of CaBaFL that make a variant
 _HETEROGENEITY = ("0.1", "0.5", "1.0", "iid")
 
 
@@ -92,8 +93,8 @@ def _changed(experiment: Experiment) -> list[tuple[str, object]]:
     """CaBaFL's keys that differ from the complete method."""
     if experiment.method.name != "cabafl":
         return []
-    given = experiment.method.parameters
-    return [(name, given[name]) for name, value in _STANDARD.items() if name in given and given[name] != value]
+    given, complete = experiment.method.parameters, CaBaFLParameters()
+    return [(key, given[key]) for key in _VARIED if key in given and given[key] != getattr(complete, key)]
 
 
 def _is_cifar10_resnet(key: tuple[str, str, str]) -> bool:

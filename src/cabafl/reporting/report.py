@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cabafl.errors import UserError
 from cabafl.files import write_atomic
+from cabafl.recording.metrics import WINDOW
 from cabafl.reporting.figures import render_figures
 from cabafl.reporting.formats import latex, markdown, measures_csv, speedups_csv
 from cabafl.reporting.html import page
@@ -25,8 +26,13 @@ class ReportPaths:
     """The files of a report, and its tables for printing."""
 
     html: Path
-    files: list[Path]  # all of them, report.html last
+    """The page."""
+
+    files: list[Path]
+    """All files, the page last."""
+
     tables: list[Table]
+    """The tables on the page."""
 
 
 def build_report(
@@ -36,10 +42,17 @@ def build_report(
     title: str | None = None,
     notes: Sequence[str] = (),
 ) -> ReportPaths:
-    """Writes the report on ``runs`` (from `load_runs`) to the folder ``out``, which is created; files are atomic.
+    """Writes tables, figures and a page about finished runs.
 
-    ``targets`` are accuracies in percent; by default, round ones that some method reaches. The page shows ``title``
-    and ``notes``. Raises `UserError` if there are no runs or ``out`` cannot be written.
+    Args:
+        runs: The runs, from `load_runs`.
+        out: Folder for the report; created if needed. Every file is written atomically.
+        targets: Accuracies in percent, for the cost to reach them; None: round ones that some method reaches.
+        title: Heading of the page; None: what the runs have in common.
+        notes: Remarks shown on the page.
+
+    Raises:
+        UserError: If there are no runs, or ``out`` cannot be written.
     """
     if not runs:
         raise UserError("report: no finished run given; accepted: at least one")
@@ -68,7 +81,7 @@ def _caveats(runs: Sequence[Run], measures: Measures) -> list[str]:
     fine = any(run.experiment.data.dataset == "cifar100" and run.experiment.data.labels == "fine" for run in runs)
     notes = [CIFAR100_NOTE] if published and fine else []
     if any(run.summary["best_window_mean"] is None for run in runs):
-        notes.append("Some runs have fewer than 10 evaluations, so they have no best window and no stability.")
+        notes.append(f"Some runs have fewer than {WINDOW} evaluations, so they have no best window and no stability.")
     differing = differing_settings(by_label(runs))
     if differing:
         notes.append(f"The runs differ in more than method and seed: {', '.join(differing)} (see Settings).")

@@ -33,17 +33,26 @@ NEUTRAL_KEYS = ("data.root", "run.device", *(f"run.{key}" for key in EXECUTION_K
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run; ``label`` is the name of its method or variant in the report."""
+    """One finished run."""
 
     label: str
+    """Name of its method or variant in the report."""
+
     folder: Path
+    """The run folder."""
+
     experiment: Experiment
+    """Every setting of the run."""
+
     metrics: list[Evaluated]
+    """One row per evaluation, with the columns of ``metrics.csv``."""
+
     summary: dict[str, Any]
+    """The content of ``summary.json``, with the names of this version."""
 
     @property
     def seed(self) -> int:
-        """The experiment's seed."""
+        """The seed of the experiment."""
         return self.experiment.seed
 
     @property
@@ -93,11 +102,16 @@ def load_runs(
     labels: Mapping[Path, str] | Mapping[str, str] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> list[Run]:
-    """Loads the finished runs in a folder or a sequence of folders, at any depth.
+    """Loads finished runs. Unfinished runs and duplicates are left out.
 
-    ``labels`` maps run folders to labels. Without it, a run is labelled with its method, and with the settings that
-    differ if runs of one method differ in more than the seed. Unfinished runs and duplicates are left out; ``warn`` is
-    called with a line about each. Raises `UserError` if no finished run is found or a run folder is damaged.
+    Args:
+        folders: One folder or several: run folders, or folders that contain some at any depth.
+        labels: Run folder -> label. None: a run is labelled with its method, and with the settings that differ if runs
+            of one method differ in more than the seed.
+        warn: Called with one line about each run that is left out.
+
+    Raises:
+        UserError: If no finished run is found, or a run folder is damaged.
     """
     warn = warn or (lambda _: None)
     paths = [Path(folder) for folder in ([folders] if isinstance(folders, str | Path) else folders)]

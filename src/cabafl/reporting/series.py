@@ -12,7 +12,7 @@ from cabafl.reporting.runs import Run, clock_of
 
 Floats = npt.NDArray[np.float64]
 MAX_POINTS = 500  # more than a screen resolves
-AXES = ("time", "transfers", "joules")
+AXES = tuple(COSTS)
 SCALE = {"time": 1.0, "transfers": 1.0, "joules": 1e-3}
 
 

@@ -27,7 +27,7 @@ class Counts:
 
     @property
     def never_heard(self) -> set[int]:
-        """Devices that lost every job: always restarted or always too late."""
+        """Devices that lost every job, e.g. because the method always restarts them."""
         return self.with_loss - self.with_upload
 
 

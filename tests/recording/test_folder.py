@@ -1,0 +1,83 @@
+"""The run folder: what is written when, and that one process at a time writes it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cabafl.errors import UserError
+from cabafl.recording import folder as module
+from cabafl.recording.events import Dispatched, Evaluated
+from cabafl.recording.folder import RunFolder, read_metrics
+
+SENT = Dispatched(1.0, 0, 3, 0, 0, 5.0)
+ROW = Evaluated(2.5, 1, 0.1 + 0.2, 1.25, 4, 3, 10, 17, 680, 12.5)
+
+
+def fresh(path: Path) -> RunFolder:
+    return RunFolder.create(path, "seed = 1\n", {"clock": "virtual"})
+
+
+def test_an_evaluation_writes_everything_before_it(tmp_path: Path) -> None:
+    folder = fresh(tmp_path / "run")
+    folder(SENT)
+    assert (tmp_path / "run/events.jsonl").read_bytes() == b""
+    folder(ROW)
+    lines = (tmp_path / "run/events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["dispatch", "evaluation"]
+    assert read_metrics(tmp_path / "run") == [ROW]  # the numbers are exact
+    folder.close()
+
+
+def test_a_finished_run_has_its_summary_and_is_closed(tmp_path: Path) -> None:
+    folder = fresh(tmp_path / "run")
+    folder(SENT)
+    folder.finish({"seed": 1})
+    assert json.loads((tmp_path / "run/summary.json").read_text()) == {"seed": 1}
+    assert (tmp_path / "run/events.jsonl").read_text() == SENT.line() + "\n"
+    folder.close()  # idempotent
+
+
+def test_rewinding_cuts_both_files_to_the_checkpoint(tmp_path: Path) -> None:
+    folder = fresh(tmp_path / "run")
+    folder(ROW)
+    positions = folder.positions()
+    folder(SENT)
+    folder(ROW._replace(time=5.0))
+    folder.close()
+    again = RunFolder.reopen(tmp_path / "run")
+    again.rewind(positions)
+    again(ROW._replace(time=7.0))
+    again.close()
+    assert [row.time for row in read_metrics(tmp_path / "run")] == [2.5, 7.0]
+    assert (tmp_path / "run/events.jsonl").read_text().count("\n") == 2
+
+
+def test_rewinding_to_the_beginning_keeps_the_header(tmp_path: Path) -> None:
+    folder = fresh(tmp_path / "run")
+    folder(ROW)
+    folder.rewind(None)
+    folder.close()
+    assert (tmp_path / "run/metrics.csv").read_text() == ",".join(Evaluated._fields) + "\n"
+    assert (tmp_path / "run/events.jsonl").read_bytes() == b""
+
+
+def test_a_record_shorter_than_its_checkpoint_is_refused_unchanged(tmp_path: Path) -> None:
+    folder = fresh(tmp_path / "run")
+    folder(ROW)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(UserError, match=r"metrics\.csv: shorter than when the checkpoint was taken \(9999 bytes\)"):
+        folder.rewind({"events.jsonl": 3, "metrics.csv": 9999})
+    folder.close()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_a_folder_in_use_or_with_content_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fresh(tmp_path / "run")
+    with pytest.raises(UserError, match="the folder is not empty"):
+        fresh(tmp_path / "run")
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    with pytest.raises(UserError, match="another process writes this run"):
+        RunFolder.reopen(tmp_path / "run")
+    folder.close()
+    RunFolder.reopen(tmp_path / "run").close()

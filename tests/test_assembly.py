@@ -1,0 +1,84 @@
+"""The parts of a run, and what is refused before anything runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cabafl.assembly import announce, assemble, assemble_server, make_data, make_method
+from cabafl.config import load_experiment
+from cabafl.errors import UserError
+
+QUICK = ["data.dataset=synthetic", "data.devices=10", "model.name=mlp"]
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> list[str]:
+    """Twelve users with 20 training and 5 test samples each."""
+    draw = np.random.default_rng(1)
+    np.savez(
+        tmp_path / "users.npz",
+        x_train=draw.random((240, 4), dtype=np.float32),
+        y_train=np.arange(240) % 3,
+        user_train=np.arange(240) % 12,
+        x_test=draw.random((60, 4), dtype=np.float32),
+        y_test=np.arange(60) % 3,
+        user_test=np.arange(60) % 12,
+    )
+    return ["data.dataset=npz", f"data.root={tmp_path / 'users.npz'}", "data.partition=natural", "model.name=mlp"]
+
+
+def test_a_limit_takes_random_samples_before_they_are_split() -> None:
+    dataset, partition = make_data(load_experiment(None, [*QUICK, "data.train_limit=120", "data.test_limit=30"]))
+    assert (len(dataset.train), len(dataset.test)) == (120, 30)
+    assert partition.sizes.sum() == 120
+    again, _ = make_data(load_experiment(None, [*QUICK, "data.train_limit=120", "seed=2"]))
+    assert not np.array_equal(again.train.y.numpy(), dataset.train.y.numpy())
+
+
+def test_users_are_chosen_first_and_every_one_keeps_a_sample(users: list[str]) -> None:
+    settings = [*users, "data.devices=6", "data.train_limit=40"]
+    dataset, partition = make_data(load_experiment(None, settings))
+    assert len(partition) == 6
+    assert partition.sizes.sum() == 40
+    assert partition.sizes.min() >= 1
+    assert len(dataset.test) == 30  # of the chosen users only
+
+
+def test_a_limit_below_the_number_of_users_is_refused(users: list[str]) -> None:
+    with pytest.raises(UserError, match=r"data\.train_limit = 5: fewer than the 6 users; accepted: from 6"):
+        make_data(load_experiment(None, [*users, "data.devices=6", "data.train_limit=5"]))
+
+
+def test_a_server_has_the_same_test_samples_and_no_training_samples() -> None:
+    experiment = load_experiment(None, QUICK)
+    here, there = assemble(experiment), assemble_server(experiment, 10)
+    assert len(there.task.dataset.train) == 0
+    assert there.slots == here.slots
+    np.testing.assert_array_equal(there.task.dataset.test.x, here.task.dataset.test.x)
+    np.testing.assert_array_equal(there.task.model.save(), here.task.model.save())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["method.name=fedsa", "method.buffer=9", "fleet.slots=4"], "buffer"),
+        (["model.feature_layer=relu9"], "relu9"),
+        (["fleet.tiers={ high = 3 }"], "the counts add up to 3"),
+        (["fleet.faults.trace=/nowhere.csv"], "fleet.faults.trace = '/nowhere.csv': cannot be read"),
+        (["method.name=math:pi"], "method.name = 'math:pi': cannot be used"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(settings: list[str], says: str) -> None:
+    with pytest.raises(UserError) as refused:
+        assemble(load_experiment(None, [*QUICK, *settings]))
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_devices_reveal_is_announced() -> None:
+    said: list[str] = []
+    announce(make_method(load_experiment(None, ["method.features=labels"])), said.append)
+    announce(make_method(load_experiment(None, [])), said.append)
+    assert len(said) == 1
+    assert "how many samples of each class" in said[0]
