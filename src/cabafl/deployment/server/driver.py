@@ -123,7 +123,7 @@ class FleetDriver:
 
     def _change(self, settings: list[str], now: float) -> str:
         """All of them, or none if one is not accepted."""
-        found, changes = [], dict(self.dispatcher.changes)
+        found, changes = [], dict(self.engine.changes)
         for setting in settings:
             change = parse_change(setting, self.run.experiment, changes)
             changes[change.key] = change.value
