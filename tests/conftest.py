@@ -23,6 +23,7 @@ SLOW_FILES = {
     "tests/deployment/test_membership.py",
     "tests/deployment/test_refusals.py",
     "tests/deployment/test_serve.py",
+    "tests/engine/test_journal_kills.py",
     "tests/execution/test_pool.py",
     "tests/execution/test_ray.py",
     "tests/reporting/test_report.py",
@@ -65,11 +66,15 @@ SLOW_TESTS = {  # by name, in any file
     "test_unwritable_and_existing_folders",
     "test_two_resumes_at_once_finish_the_run_once",
 }
+SLOW_CASES = {  # of tests that are otherwise quick
+    "test_same_bytes_as_recorded[lstm]",
+    "test_same_bytes_with_workers[fedavg with faults]",
+}
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Marks the slow tests."""
     for item in items:
         file, name = item.nodeid.split("[")[0].split("::")
-        if file in SLOW_FILES or name in SLOW_TESTS:
+        if file in SLOW_FILES or name in SLOW_TESTS or item.name in SLOW_CASES:
             item.add_marker(pytest.mark.slow)

@@ -34,7 +34,7 @@ class State:
     """Base of classes whose instances can be stored: their attributes are their whole state.
 
     Attributes hold numbers, strings, None, NumPy arrays, torch tensors, arrays of type "d", lists, tuples, dictionaries
-    and other states. Long rows of floats belong into arrays: a list of them takes fifty times as long to store. A
+    and other states. Long rows of floats belong into arrays: 100,000 take 0.03 ms to encode, 7 ms as a list. A
     dataclass is rebuilt through its constructor; any other class without calling ``__init__``. A class that keeps more
     than its attributes defines ``state()``, which returns a dictionary, and ``restore(dictionary)``.
     """

@@ -133,9 +133,7 @@ class Bed:
 def bed(path: Path, devices: int, pace: float = 0.5, **settings: Any) -> Iterator[Bed]:
     """A fleet whose broker runs. ``pace``: seconds per job of a real device."""
     [port] = free_ports(1)
-    fleet = make_fleet(
-        path / "fleet", FleetSettings(ip=(LOOPBACK,), port=port, listen=LOOPBACK, **settings), devices
-    )
+    fleet = make_fleet(path / "fleet", FleetSettings(ip=(LOOPBACK,), port=port, listen=LOOPBACK, **settings), devices)
     for device in fleet.devices():
         text = f'server = "{device.server}"\nid = {device.id}\npartition-id = {device.id}\n'
         (device.folder / DEVICE).write_text(f"{text}pace = {pace}\nheartbeat = {HEARTBEAT}\n")

@@ -98,7 +98,7 @@ def stubs(folder: Path, *names: str) -> dict[str, str]:
     )
     (folder / "python3").write_text(
         '#!/bin/sh\necho "python3 $*" >>"$CALLS"\n[ "$1" = -m ] || exit 0\nmkdir -p "$3/bin"\n'
-        'cp "$(dirname "$0")/systemctl" "$3/bin/pip"\n'
+        'for name in pip cabafl; do cp "$(dirname "$0")/systemctl" "$3/bin/$name"; done\n'
     )
     for path in folder.iterdir():
         path.chmod(0o755)
@@ -111,7 +111,7 @@ def machine(fleet: FleetFolder, tmp_path: Path) -> dict[str, str]:
     shutil.rmtree(fleet.settings.home, ignore_errors=True)
     (tmp_path / "units").mkdir()
     environment = stubs(tmp_path / "bin", "useradd", "systemctl", "chown", "mosquitto")
-    return {**environment, "UNITS": str(tmp_path / "units")}
+    return {**environment, "UNITS": str(tmp_path / "units"), "TMPDIR": str(tmp_path)}
 
 
 def run(environment: dict[str, str], *words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -172,6 +172,29 @@ def test_a_server_is_installed_without_keys_it_does_not_need(fleet: FleetFolder,
         *("cabafl-broker.service", "cabafl-server.service")
     ]
     assert "restart cabafl-broker\n" in calls(machine)
+
+
+def test_a_device_removed_on_the_server_stays_removed(fleet: FleetFolder, machine: dict[str, str]) -> None:
+    """The folder that is copied over the server's does not know of it."""
+    run(machine, fleet.path / "install" / "install.sh", fleet.path)
+    installed = Path(fleet.settings.home) / "fleet"
+    for name in ("000", "001"):
+        (installed / "devices" / name).rename(installed / "revoked" / name)
+    again = run(machine, fleet.path / "install" / "install.sh", fleet.path)
+    assert again.returncode == 0, again.stderr
+    assert FleetFolder.load(installed).device_ids() == frozenset()
+    assert f"cabafl deploy init {installed} --remove 000,001\n" in calls(machine)
+
+
+def test_an_upgrade_in_place_copies_nothing_onto_itself(fleet: FleetFolder, machine: dict[str, str]) -> None:
+    run(machine, fleet.path / "install" / "install.sh", fleet.path)
+    run(machine, fleet.path / "install" / "install.sh", fleet.path / "devices" / "000")
+    for name in ("fleet", "device"):
+        installed = Path(fleet.settings.home) / name
+        before = {path: path.read_bytes() for path in installed.rglob("*") if path.is_file()}
+        done = run(machine, fleet.path / "install" / "install.sh", installed)
+        assert done.returncode == 0, done.stderr
+        assert {path: path.read_bytes() for path in installed.rglob("*") if path.is_file()} == before
 
 
 def test_all_devices_are_installed_over_ssh(fleet: FleetFolder, machine: dict[str, str], tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def decisions(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ordered = [event for event in events if event["event"] in ("dispatch", "publish")]
     return [{key: value for key, value in event.items() if key not in ("time", "due")} for event in ordered]
 
+
 class Recording:
     """The journal of a deployed run. Times are dyadic fractions, different for each input, so that their sums are exact
     in the simulator; 0 is the end of the first feature collection, which takes no time in a simulation."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cabafl.assembly import make_server_task
 from cabafl.bench import deploy_flower
 from cabafl.bench.deploy_flower import DEVICES, SECONDS
 from cabafl.bench.fleet_processes import (
@@ -23,7 +24,7 @@ from cabafl.bench.fleet_processes import (
 )
 from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.timing import Spread
-from cabafl.config import Experiment
+from cabafl.config import load_experiment
 from cabafl.deployment.broker import start_broker
 from cabafl.deployment.folder.layout import FleetFolder
 from cabafl.deployment.greeting import Greeting
@@ -32,7 +33,6 @@ from cabafl.deployment.messages import Here, Trained
 from cabafl.deployment.mqtt.carrier import MqttCarrier
 from cabafl.deployment.mqtt.fleet import server_account
 from cabafl.deployment.server.carrier import RunOnFleet
-from cabafl.learning.spec import TaskSpec
 from cabafl.methods.base import Job, Weights
 from cabafl.processes.children import Child, Children, free_ports
 
@@ -59,29 +59,14 @@ times = {times}
 """
 
 
-def bare_greeting(weights: int) -> str:
-    """A greeting for light devices, which look at the number of weights only."""
-    experiment = Experiment()
-    spec = TaskSpec(
-        seed=0,
-        model="mlp",
-        kind="image",
-        input_shape=(1,),
-        classes=2,
-        mean=(),
-        deviation=(),
-        feature_layer=None,
-        training=experiment.training,
-        privacy=experiment.privacy,
-    )
-    return Greeting(task=spec, weights=weights, data=experiment.data).text()
-
-
 class Exchange:
     """A run without a method: sends models to light devices and gets them back."""
 
     def __init__(self, fleet: FleetFolder, weights: int) -> None:
-        run = RunOnFleet(f"bench-{weights}", bare_greeting(weights), weights, lambda kind: 1, 300.0)
+        experiment = load_experiment(None, ["data.dataset=synthetic", "model.name=mlp"])
+        greeting = Greeting.of(experiment, make_server_task(experiment), len(fleet.device_ids()))
+        text = greeting.model_copy(update={"weights": weights}).text()
+        run = RunOnFleet(f"bench-{weights}", text, weights, lambda kind: 1, 300.0)
         self.carrier = MqttCarrier(server_account(fleet), run, Log(file=sys.stderr))
         self.random = np.random.default_rng(1)
         self.jobs = 0

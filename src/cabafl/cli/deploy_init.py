@@ -2,6 +2,7 @@
 
 import ipaddress
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,45 +15,48 @@ from cabafl.errors import UserError
 if TYPE_CHECKING:
     from cabafl.deployment.folder.membership import Change
 
+SETTINGS = ("name", "ip", "port", "listen", "packet_limit", "queue_limit", "home", "broker")
+
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Fleet folder: new or empty; existing with --add, --remove, --renew.")
+]
+Names = Annotated[list[str] | None, typer.Option(help="DNS name of the broker; may be repeated.")]
+Ips = Annotated[list[str] | None, typer.Option(help="IP address of the broker; may be repeated.")]
+Packet = Annotated[
+    int | None, typer.Option(help="Largest MQTT packet in MiB; larger messages go in pieces; default: 64.")
+]
+Queue = Annotated[int | None, typer.Option(help="MiB the broker keeps for a client that is away; default: 2048.")]
+Home = Annotated[
+    str | None, typer.Option(help="Install path of fleet and environment on the machines; default: /opt/cabafl.")
+]
+Broker = Annotated[str | None, typer.Option(help="HOST:PORT of a broker that does not run beside the server.")]
+Remove = Annotated[
+    str | None, typer.Option(metavar="ID[,ID]", help="Devices to shut out of an existing fleet, for good.")
+]
+Renew = Annotated[
+    bool, typer.Option("--renew", help="New certificates for an existing fleet, and the settings given here.")
+]
+
 
 def init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Fleet folder: new or empty; existing with --add, --remove, --renew.")
-    ],
+    folder: Folder,
     devices: Annotated[int | None, typer.Option(help="Number of devices; default: 10.")] = None,
-    name: Annotated[list[str] | None, typer.Option(help="DNS name of the broker; may be repeated.")] = None,
-    ip: Annotated[list[str] | None, typer.Option(help="IP address of the broker; may be repeated.")] = None,
+    name: Names = None,
+    ip: Ips = None,
     port: Annotated[int | None, typer.Option(help="Port of the broker; default: 8883.")] = None,
     listen: Annotated[str | None, typer.Option(help="Address the broker listens on; default: 0.0.0.0.")] = None,
-    packet_limit: Annotated[
-        int | None, typer.Option(help="Largest MQTT packet in MiB; larger messages go in pieces; default: 64.")
-    ] = None,
-    queue_limit: Annotated[
-        int | None, typer.Option(help="MiB the broker keeps for a client that is away; default: 2048.")
-    ] = None,
-    home: Annotated[
-        str | None, typer.Option(help="Install path of fleet and environment on the machines; default: /opt/cabafl.")
-    ] = None,
-    broker: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a broker that does not run beside the server.")
-    ] = None,
+    packet_limit: Packet = None,
+    queue_limit: Queue = None,
+    home: Home = None,
+    broker: Broker = None,
     add: Annotated[int | None, typer.Option(help="Number of devices to add to an existing fleet.")] = None,
-    remove: Annotated[
-        str | None, typer.Option(metavar="ID[,ID]", help="Devices to shut out of an existing fleet, for good.")
-    ] = None,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="New certificates for an existing fleet, and the settings given here.")
-    ] = False,
+    remove: Remove = None,
+    renew: Renew = False,
 ) -> None:
     """Create certificates, keys, broker configuration, systemd units and scripts for a fleet, or change a fleet."""
     values = (name, ip, port, listen, packet_limit, queue_limit, home, broker)
-    keys = ("name", "ip", "port", "listen", "packet_limit", "queue_limit", "home", "broker")
-    given = {key: value for key, value in zip(keys, values, strict=True) if value not in (None, [])}
-    changes = {"--add": add, "--remove": remove, "--renew": renew or None}
-    chosen = [f"{option} = {value}" for option, value in changes.items() if value is not None]
-    if chosen and (len(chosen) > 1 or devices is not None or (given and not renew)):
-        accepted = "the options of init but --devices" if renew and len(chosen) == 1 else "no other option"
-        raise UserError(f"{chosen[0]}: cannot be combined; accepted: {accepted}")
+    given = {key: value for key, value in zip(SETTINGS, values, strict=True) if value not in (None, [])}
+    _check_combination({"--add": add, "--remove": remove, "--renew": renew or None}, given, devices)
     _require_cryptography()
     if add is not None:
         _add(folder, add)
@@ -62,6 +66,15 @@ def init(
         _renew(folder, given)
     else:
         _make(folder, given, 10 if devices is None else devices)
+
+
+def _check_combination(changes: Mapping[str, object], given: Mapping[str, object], devices: int | None) -> None:
+    chosen = {option: value for option, value in changes.items() if value is not None}
+    if not chosen or (len(chosen) == 1 and devices is None and (not given or "--renew" in chosen)):
+        return
+    accepted = "the options of init but --devices" if chosen.keys() == {"--renew"} else "no other option"
+    option, value = next(iter(chosen.items()))
+    raise UserError(f"{option} = {value}: cannot be combined; accepted: {accepted}")
 
 
 def _require_cryptography() -> None:

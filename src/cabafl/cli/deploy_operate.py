@@ -49,8 +49,7 @@ def stop(
         return
     import time
 
-    from cabafl.deployment.mqtt.fleet import LOCK
-    from cabafl.deployment.server.commands import is_running
+    from cabafl.deployment.server.commands import LOCK, is_running
 
     deadline = time.monotonic() + STOP_TIMEOUT
     while is_running(fleet.state / LOCK):
@@ -68,8 +67,7 @@ def export(
     out: Annotated[Path, typer.Option(help="File for the model, in safetensors format; must not exist.")],
 ) -> None:
     """Write the current global model of a run that is going on, or of one that was interrupted."""
-    from cabafl.deployment.mqtt.fleet import LOCK
-    from cabafl.deployment.server.commands import is_running
+    from cabafl.deployment.server.commands import LOCK, is_running
 
     fleet, out = _fleet(folder), out.resolve()
     if out.exists():
@@ -102,8 +100,7 @@ def _fleet(folder: Path) -> "FleetFolder":
 
 
 def _running(folder: Path, what: str) -> "FleetFolder":
-    from cabafl.deployment.mqtt.fleet import LOCK
-    from cabafl.deployment.server.commands import is_running
+    from cabafl.deployment.server.commands import LOCK, is_running
 
     fleet = _fleet(folder)
     if not is_running(fleet.state / LOCK):

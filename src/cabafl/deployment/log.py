@@ -10,15 +10,17 @@ from typing import IO, Any, Literal
 
 LogFormat = Literal["text", "json"]
 REPEAT_AFTER = 600.0  # seconds until the same complaint is written again, with how often it came meanwhile
+MOST_COMPLAINTS = 20  # about one device in that time: one that sends ever new nonsense must not fill the disk
 
 
-MOST_WORDINGS = 10  # different complaints about one device in that time; more are one complaint
-OTHERS = "other complaints about this device"
+def printable(text: str) -> str:
+    """The text of a device without anything that could forge a line or speak to a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 class Log:
-    """Writes one line per call. A warning that repeats is written once and counted; a device whose messages cause ever
-    new ones does not fill the log."""
+    """Writes one line per call. A warning that repeats is written once and counted, and there are only so many about
+    one device."""
 
     def __init__(
         self, form: LogFormat = "text", file: IO[str] | None = None, clock: Callable[[], float] = time.monotonic
@@ -26,8 +28,8 @@ class Log:
         self.form = form
         self.file = file or sys.stderr
         self.clock = clock
+        self._lines: dict[int, tuple[float, int]] = {}  # device: since when, and how many complaints about it
         self._complaints: dict[tuple[int | None, str], tuple[float, int]] = {}  # time last written, times since
-        self._wordings: dict[int, tuple[float, int]] = {}  # by device: since when, how many
 
     def info(self, text: str, device: int | None = None, **facts: Any) -> None:
         """Something that happens in every run."""
@@ -35,32 +37,30 @@ class Log:
 
     def warn(self, text: str, device: int | None = None, **facts: Any) -> None:
         """Something an operator may want to look into."""
-        now = self.clock()
-        text = self._wording(text, device, now)
-        key = device, text
+        now, key = self.clock(), (device, text)
         written, count = self._complaints.get(key, (None, 0))
         if written is not None and now - written < REPEAT_AFTER:
             self._complaints[key] = written, count + 1
+            return
+        if device is not None and not self._within_bounds(device, now):
             return
         if len(self._complaints) > 10_000:  # texts from devices must not fill the memory
             self._complaints.clear()
         self._complaints[key] = now, 0
         self._write("warning", text, device, facts | ({"repeated": count} if count else {}))
 
-    def _wording(self, text: str, device: int | None, now: float) -> str:
-        if device is None or (device, text) in self._complaints:
-            return text
-        since, count = self._wordings.get(device, (now, 0))
-        if now - since >= REPEAT_AFTER:
-            since, count = now, 0
-        if count >= MOST_WORDINGS:
-            return OTHERS
-        self._wordings[device] = since, count + 1
-        return text
+    def _within_bounds(self, device: int, now: float) -> bool:
+        began, count = self._lines.get(device, (now, 0))
+        if now - began >= REPEAT_AFTER:
+            began, count = now, 0
+        self._lines[device] = began, count + 1
+        if count == MOST_COMPLAINTS:
+            self._write("warning", "more complaints about it are left out for some minutes", device, {})
+        return count < MOST_COMPLAINTS
 
     def _write(self, level: str, text: str, device: int | None, facts: dict[str, Any]) -> None:
         stamp = datetime.now().astimezone().isoformat(timespec="milliseconds")
-        text = "".join(c if c.isprintable() else " " for c in text)  # texts of devices cannot forge lines
+        text = printable(text)
         if self.form == "json":
             entry = {"time": stamp, "level": level, "device": device, "text": text, **facts}
             line = json.dumps(entry, default=str)

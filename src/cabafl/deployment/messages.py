@@ -66,9 +66,10 @@ class Declined(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """A device is offline."""
+    """A device is offline; ``process`` names the process that has gone, if that is known."""
 
     device: int
+    process: str = ""
 
 
 class Trained(NamedTuple):

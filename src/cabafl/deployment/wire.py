@@ -24,6 +24,7 @@ LARGEST_COUNT = 1 << 53  # exact as float64
 LONGEST_TEXT = 20_000  # characters
 LONGEST_VALUES = 64 << 10  # bytes of all values of a record
 MOST_PIECES = 10_000
+GREETING_LIMIT = 1 << 20  # bytes
 _MAGIC = b"CBFL"
 _START = struct.Struct("<4sB")  # the same in every version
 _HEAD = struct.Struct("<4sBxHHQ16s")  # magic, version, number of this packet, packets, bytes of the message, digest
@@ -31,6 +32,7 @@ _SIZE = struct.Struct("<I")  # bytes of the values
 OVERHEAD = _HEAD.size + _SIZE.size + LONGEST_VALUES  # most bytes of a packet besides its vector
 
 Value = int | float | str | bool
+VECTORS = frozenset({"query", "model", "job", "trained", "features"})  # kinds with a vector
 SCHEMAS: dict[str, dict[str, type]] = {
     # to all devices
     "greeting": {"run": str, "greeting": str},
@@ -135,7 +137,7 @@ class Assembler:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._digest = b""
+        self._message: tuple[int, int, bytes] | None = None  # number of packets, bytes and digest
         self._pieces: dict[int, bytes] = {}
         self._size = 0
 
@@ -147,9 +149,9 @@ class Assembler:
             if len(body) != total:
                 raise Malformed(f"{len(body)} bytes instead of {total}")
             return body
-        if digest != self._digest:
+        if (count, total, digest) != self._message:
             self.clear()
-            self._digest = digest
+            self._message = count, total, digest
         if index not in self._pieces:
             self._size += len(body)
             self._pieces[index] = bytes(body)
@@ -166,7 +168,7 @@ class Assembler:
 
     def clear(self) -> None:
         """Drops the unfinished message."""
-        self._digest, self._pieces, self._size = b"", {}, 0
+        self._message, self._pieces, self._size = None, {}, 0
 
     def _head(self, packet: bytes) -> tuple[int, int, int, bytes]:
         check_version(packet)
@@ -277,7 +279,9 @@ def _check(name: str, value: object, kind: type) -> None:
 
 
 def _read_vector(data: memoryview, kind: str, length: int) -> tuple[Weights, str]:
-    if len(data) == 0 and kind == "job":
+    if kind not in VECTORS and len(data):
+        raise Malformed(f"{kind}: {len(data)} bytes after its values")
+    if len(data) == 0 and (kind == "job" or kind not in VECTORS):
         return _EMPTY, ""
     if len(data) != 4 * length:
         return _EMPTY, f"{len(data)} bytes for {length} numbers"

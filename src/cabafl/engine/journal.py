@@ -8,6 +8,7 @@ inputs a checkpoint includes are deleted. A restarted server restores its checkp
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,7 @@ WHY_LENGTH = 300  # characters kept of the reason for a quarantine
 class Journal:
     """The journal of one run folder. ``keep``: keep all inputs on disk, for a later replay of the whole run.
 
-    Raises `UserError` if it is damaged. Reads only the newest file, and no array as a whole.
+    Raises `UserError` if it is damaged. Reads only the newest file, and no array as a whole. Not for several threads.
     """
 
     def __init__(self, run: Path, keep: bool = False) -> None:
@@ -40,6 +41,7 @@ class Journal:
                 "again in a new folder"
             )
         self._firsts = sorted(int(path.stem) for path in self.path.glob("*.log"))  # the first input of each file
+        self._superfluous: deque[int] = deque()  # the first input of files to delete
         self._pending: list[memoryview] = []  # added, not committed
         self._quarantined, self._poisoned = _read_quarantine(self.path / QUARANTINE)
         self.length = self._recover() if self._firsts else 0
@@ -106,6 +108,7 @@ class Journal:
         self._pending, self._durable = [], self.length
         if self._size > SEGMENT_BYTES:
             self.cut()
+        self._delete_one()
 
     def cut(self) -> None:
         """Commits and starts a new file, unless this one is empty: a checkpoint is being made of all inputs so far."""
@@ -115,12 +118,18 @@ class Journal:
             self._begin(self.length)
 
     def forget(self, first: int) -> None:
-        """Deletes the files whose inputs all lie before number ``first``: a checkpoint on disk includes them."""
+        """Deletes the files whose inputs all lie before number ``first``: a checkpoint on disk includes them. Deleting
+        many gigabytes takes long, so this deletes the oldest one, and each `commit` the next."""
         if self.keep:
             return
         while len(self._firsts) > 1 and self._firsts[1] <= first:
-            self._file(self._firsts.pop(0)).unlink(missing_ok=True)
+            self._superfluous.append(self._firsts.pop(0))
+        self._delete_one()
         self._poisoned = {number: why for number, why in self._poisoned.items() if number >= self._firsts[0]}
+
+    def _delete_one(self) -> None:
+        if self._superfluous:
+            self._file(self._superfluous.popleft()).unlink(missing_ok=True)
 
     def quarantine(self, number: int, why: str) -> None:
         """Marks an input that must not be handled again, and returns when that is on disk."""

@@ -31,6 +31,7 @@ from cabafl.errors import UserError
 
 READY_INTERVAL = 5.0  # seconds between two looks at the device's own conditions
 WILL_DELAY = 10  # seconds without connection after which a device counts as gone
+SHORT_CONNECTION, MANY_SHORT = 20.0, 4  # seconds; this many in a row are suspicious
 
 
 class Worker(Protocol):
@@ -67,6 +68,8 @@ class DeviceLoop:
         self._wanted: Join | Train | None = None  # the newest task; anything older is cancelled
         self._lock = threading.Lock()  # of the session: both threads use it
         self._failure: BaseException | None = None
+        self._connected: float | None = None  # since when
+        self._short = 0  # short connections in a row
 
     def run(self) -> None:
         """Takes part until SIGTERM, SIGINT or ``stop``."""
@@ -116,8 +119,8 @@ class DeviceLoop:
         try:
             greeting = Greeting.read(task.greeting)
             samples = self.worker.join(greeting)
-        except (UserError, ValueError) as error:
-            self.log.warn(f"does not take part: {error}")
+        except Exception as error:  # also one of the owner's loader: the device waits for another run
+            self.log.warn(f"does not take part: {error if isinstance(error, UserError) else repr(error)}")
             text = tellable(error)
             self._do(lambda session: session.decline(text) if session.run == task.run else [])
         else:
@@ -165,28 +168,35 @@ class DeviceLoop:
 
     def _connect(self) -> None:
         self.log.info("connected")
+        self._connected = time.monotonic()
         self.link.subscribe(*self.session.subscriptions)
         self._do(lambda session: session.connected(self.link.packet_limit))
 
     def _disconnect(self, lost: Disconnected) -> None:
-        if lost.taken_over:
-            self.log.warn("another process has connected with this device's certificate: is its key used twice?")
+        """Some brokers do not tell a client that another one has taken its place: then connections are short."""
+        self.log.warn(lost.text)
+        short = self._connected is not None and time.monotonic() - self._connected < SHORT_CONNECTION
+        self._short = self._short + 1 if short else 0
+        self._connected = None
+        if lost.taken_over or self._short >= MANY_SHORT:
+            self._short = 0
+            self.log.warn("the broker ends each connection soon: another process may use this device's certificate")
             self.link.slow_down()
-        else:
-            self.log.warn(lost.text)
 
     # Both
 
     def _do(self, ask: Callable[[Session], list[Action]]) -> None:
+        """Messages leave in the order in which the session makes them: the last presence counts."""
         with self._lock:
             actions = ask(self.session)
+            for action in actions:
+                if isinstance(action, Publish):
+                    self.link.publish(action.topic, action.payload, action.retain)
         for action in actions:
             self._act(action)
 
     def _act(self, action: Action) -> None:
-        if isinstance(action, Publish):
-            self.link.publish(action.topic, action.payload, action.retain)
-        elif isinstance(action, Fetch):
+        if isinstance(action, Fetch):
             pieces = f"{action.topic}/+"
             (self.link.subscribe if action.on else self.link.unsubscribe)(pieces)
         elif isinstance(action, Join | Train):
@@ -200,8 +210,7 @@ class DeviceLoop:
                 self._wanted = None
         elif isinstance(action, Describe):
             self._describe(action.query)
-        else:
-            assert isinstance(action, Complain)
+        elif isinstance(action, Complain):
             self.log.warn(action.text)
 
     def _describe(self, query: FeatureQuery) -> None:

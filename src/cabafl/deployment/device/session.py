@@ -11,7 +11,6 @@ from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, 
 from cabafl.deployment.mqtt import topics
 from cabafl.methods.base import FeatureKind
 
-GREETING_LIMIT = 1 << 20  # bytes
 LARGEST_PIECE = 64 << 20  # bytes of a packet's content if the broker announces no limit
 PACKET_OVERHEAD = 2048  # bytes of a packet besides its piece
 
@@ -135,37 +134,53 @@ class Session:
         try:
             if topic == topics.RUN:
                 return self._take_run(payload)
+            if not self.weights:
+                return []  # for an earlier process or run
             if topic.startswith(topics.MODELS):
                 return self._take_model(topic, payload)
-            limit = wire.message_limit(self.weights)
-            assembler = self._assemblers.setdefault(topic, wire.Assembler(limit))
-            assembler.limit = limit
-            content = assembler.add(payload)
+            content = self._assembler(topic).add(payload)
             return [] if content is None else self._take_record(content)
         except wire.Malformed as error:
             return [Complain(f"a message of the server is refused: {error}")]
 
+    def _assembler(self, name: str) -> wire.Assembler:
+        limit = wire.message_limit(self.weights)
+        assembler = self._assemblers.setdefault(name, wire.Assembler(limit))
+        assembler.limit = limit
+        return assembler
+
     def _take_run(self, payload: bytes) -> list[Action]:
         if not payload:
-            known, self.run, self.weights, self._declined = bool(self.run), "", 0, ""
-            return [Leave(), self.presence()] if known else []
+            known = bool(self.run or self._declined)
+            return [*self._begin(""), Leave(), self.presence()] if known else []
         try:
-            content = wire.Assembler(GREETING_LIMIT).add(payload)
+            content = wire.Assembler(wire.GREETING_LIMIT).add(payload)
         except wire.OtherVersion as error:
-            return [Complain(f"the server speaks {error}"), *self.decline("speaks another version of the protocol")]
+            complaint = Complain(f"the server speaks {error}")
+            return [complaint, *self._begin(""), Leave(), *self.decline("speaks another version of the protocol")]
         if content is None:
             raise wire.Malformed("a greeting in pieces")
         record = wire.decode(content, {"greeting": 0})
         if record.text("run") == self.run:
             return [self.presence()]
-        self.run, self.weights, self._declined = record.text("run"), 0, ""
-        self._latest, self._waiting, self._answer = -1, None, []
-        return [Join(self.run, record.text("greeting"))]
+        return [*self._begin(record.text("run")), Join(self.run, record.text("greeting"))]
+
+    def _begin(self, run: str) -> list[Action]:
+        """Forgets the run before."""
+        self.run, self.weights, self._declined = run, 0, ""
+        self._latest, self._answer = -1, []
+        self._assemblers.clear()
+        return self._stop_waiting()
+
+    def _stop_waiting(self) -> list[Action]:
+        """Gives up a model that is still to come."""
+        waiting, self._waiting = self._waiting, None
+        return [] if waiting is None else [Fetch(waiting[1], on=False)]
 
     def _take_record(self, content: memoryview) -> list[Action]:
         lengths = {"job": self.weights, "query": self.weights, "cancel": 0, "recall": 0}
         record = wire.decode(content, lengths)
-        if record.text("run") != self.run or not self.weights:
+        if record.text("run") != self.run:
             return []
         if record.kind == "query":
             return self._take_query(record)
@@ -178,36 +193,34 @@ class Session:
 
     def _take_job(self, record: wire.WireRecord, number: int) -> list[Action]:
         if number <= self._latest:
-            return self._recall(number) if number == self._latest else []
+            return self._recall(number) if number == self._latest and self._waiting is None else []
         objective = wire.objective_of(record)
         self._latest, self._answer = number, []
+        actions = self._stop_waiting()
         job, topic = TrainingJob(number, record.vector, objective), record.text("model")
         if record.problem:
-            return self.fail(number, "rejected", record.problem)
+            return [*actions, *self.fail(number, "rejected", record.problem)]
         if not topic:
             if not len(record.vector):
-                return self.fail(number, "rejected", "a job without a model")
-            return [Train(job)]
+                return [*actions, *self.fail(number, "rejected", "a job without a model")]
+            return [*actions, Train(job)]
         if not topic.startswith(f"{topics.MODELS}/") or "+" in topic or "#" in topic:
-            return self.fail(number, "rejected", "a model outside of its topics")
-        actions: list[Action] = [] if self._waiting is None else [Fetch(self._waiting[1], on=False)]
+            return [*actions, *self.fail(number, "rejected", "a model outside of its topics")]
         self._waiting = job, topic
         return [*actions, Stop(number - 1), Fetch(topic, on=True)]
 
     def _take_model(self, topic: str, payload: bytes) -> list[Action]:
         if self._waiting is None or not payload or not topic.startswith(self._waiting[1] + "/"):
             return []
-        job, wanted = self._waiting
-        limit = wire.message_limit(self.weights)
-        content = self._assemblers.setdefault(topics.MODELS, wire.Assembler(limit)).add(payload)
+        job = self._waiting[0]
+        content = self._assembler(topics.MODELS).add(payload)
         if content is None:
             return []
         record = wire.decode(content, {"model": self.weights})
-        self._waiting = None
-        done = Fetch(wanted, on=False)
+        done = self._stop_waiting()
         if record.problem:
-            return [done, *self.fail(job.number, "rejected", record.problem)]
-        return [done, Train(TrainingJob(job.number, record.vector, job.objective))]
+            return [*done, *self.fail(job.number, "rejected", record.problem)]
+        return [*done, Train(TrainingJob(job.number, record.vector, job.objective))]
 
     def _take_query(self, record: wire.WireRecord) -> list[Action]:
         number, kind = record.count("query"), record.text("features")
@@ -222,14 +235,18 @@ class Session:
         """The server waits for a word on a job that it has given up, so there always is one."""
         if self._waiting is None or self._waiting[0].number > number:
             return [Stop(number)]
-        (job, topic), self._waiting = self._waiting, None
-        return [Fetch(topic, on=False), *self.fail(job.number, "cancelled", "cancelled")]
+        job = self._waiting[0].number
+        return [*self._stop_waiting(), *self.fail(job, "cancelled", "cancelled")]
 
     def _recall(self, number: int) -> list[Action]:
-        """Silent while the job is under way."""
+        """Silent while the device works on the job. A job whose model has not come is unknown: it may never come."""
+        actions: list[Action] = []
         if number == self._latest:
-            return list(self._answer)
-        return [self._up("failed", {"job": number, "reason": "unknown", "text": ""})]
+            if self._waiting is None:
+                return list(self._answer)
+            actions = self._stop_waiting()
+            self._latest = number - 1  # takes it when it comes again
+        return [*actions, self._up("failed", {"job": number, "reason": "unknown", "text": ""})]
 
     # What has been done
 

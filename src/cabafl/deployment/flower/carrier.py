@@ -62,7 +62,6 @@ class FlowerCarrier:
     """One run on Flower's grid with a fixed set of nodes. Flower cannot cancel or recall a message; a job that is lost
     comes back as an error, or expires."""
 
-    steady = True
     connections = 1
 
     def __init__(self, grid: Grid, nodes: Mapping[int, int], run: RunOnFleet, log: Log) -> None:
@@ -75,6 +74,15 @@ class FlowerCarrier:
         self._sent: dict[str, Sent] = {}  # by message ID
         self._width = 0
         self._woken = False
+
+    @property
+    def steady(self) -> bool:
+        """See `Carrier`: every node that is online has answered the greeting."""
+        return self._looked > 0 and all(sent.kind != HELLO for sent in self._sent.values())
+
+    def removed(self) -> frozenset[int]:
+        """Flower decides itself whom it admits."""
+        return frozenset()
 
     def receive(self, timeout: float) -> list[Delivery]:
         """See `Carrier`."""
@@ -136,6 +144,10 @@ class FlowerCarrier:
             return Described(sent.device, sent.number, None, text)
         self._online.discard(sent.device)  # greets it again
         return Nonsense(sent.device, text)
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """A new process is a new run for Flower: answers to an earlier one are lost, so the jobs are sent again."""
+        self.send(jobs)
 
     def send(self, jobs: Sequence[Job]) -> None:
         """See `Carrier`."""

@@ -1,6 +1,7 @@
 """The fleet folder and its files: settings of the fleet (``fleet.toml``) and of each device (``device.toml``)."""
 
 import ipaddress
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -264,29 +265,29 @@ class FleetFolder:
     def device_ids(self) -> frozenset[int]:
         """The IDs of all devices of the fleet. Lists two folders and reads no file, so that a server can follow
         changes."""
-        return frozenset(self.device_folders())
+        return _numbers(self.path / DEVICES) - self.revoked_ids()
 
     def revoked_ids(self) -> frozenset[int]:
         """The IDs of devices that were removed. They are never used again."""
-        return frozenset(_numbered(self.path / REVOKED))
+        return _numbers(self.path / REVOKED)
 
     def device_folders(self) -> dict[int, Path]:
         """The devices' folders by ID. Incomplete ones have names that are not numbers and are skipped; removed devices
         are none, even if their folder has been copied here again."""
-        revoked = self.revoked_ids()
-        return {number: path for number, path in _numbered(self.path / DEVICES).items() if number not in revoked}
+        found = {int(path.name): path for path in (self.path / DEVICES).iterdir() if path.name.isdecimal()}
+        return {number: found[number] for number in sorted(found.keys() - self.revoked_ids())}
 
     def devices(self) -> list[Device]:
         """All devices, ordered by ID."""
         return [Device.load(folder) for folder in self.device_folders().values()]
 
 
-def _numbered(folder: Path) -> dict[int, Path]:
+def _numbers(folder: Path) -> frozenset[int]:
     try:
-        found = [path for path in folder.iterdir() if path.name.isdecimal()]
+        with os.scandir(folder) as found:
+            return frozenset(int(entry.name) for entry in found if entry.name.isdecimal())
     except FileNotFoundError:
-        return {}
-    return dict(sorted((int(path.name), path) for path in found))
+        return frozenset()
 
 
 def _read(model: type[M], file: Path) -> M:

@@ -46,9 +46,15 @@ class MqttCarrier:
     """One run on one broker. A device is trusted with its own topics only: what it says there is its own word."""
 
     def __init__(
-        self, account: Account, run: RunOnFleet, log: Log, clock: Callable[[], float] = time.monotonic
+        self,
+        account: Account,
+        run: RunOnFleet,
+        log: Log,
+        removed: Callable[[], frozenset[int]] = frozenset,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run = run
+        self._removed = removed
         self.log = log
         self.clock = clock
         self.link = Link(account, manual=True)
@@ -57,7 +63,7 @@ class MqttCarrier:
         self._models: list[SharedModel] = []
         self._width = 0  # number of features of the last query
         self._up_since: float | None = None
-        self._taken_over = self._connections = 0
+        self._connections = 0
         self.link.open()
 
     @property
@@ -69,6 +75,10 @@ class MqttCarrier:
     def connections(self) -> int:
         """See `Carrier`."""
         return self._connections
+
+    def removed(self) -> frozenset[int]:
+        """See `Carrier`."""
+        return self._removed()
 
     # From devices
 
@@ -110,17 +120,17 @@ class MqttCarrier:
         values = {"run": self.run.id, "greeting": self.run.greeting}
         [packet] = wire.encode("greeting", values)
         self.link.publish(topics.RUN, packet, retain=True)
+        self.link.subscribe(topics.RUN)  # after the greeting: what comes back is ours, or another server's
         for model in self._models:  # a broker that lost its memory has lost these
-            self._publish(model.topic, "model", {}, model.weights, retain=True)
+            self._publish_model(model)
 
     def _lose_connection(self, lost: Disconnected) -> None:
         self._up_since = None
         self.log.warn(f"broker: {lost.text}")
-        self._taken_over += lost.taken_over
-        if self._taken_over > 2:
-            raise RunStopped("another server uses the same fleet: both have the certificate `server`; stop one of them")
 
     def _read(self, packet: Packet) -> News | None:
+        if packet.topic == topics.RUN:
+            self._check_alone(packet.payload)
         found = topics.sender(packet.topic)
         if found is None:
             return None
@@ -132,6 +142,16 @@ class MqttCarrier:
             return None if content is None else self._read_up(device, content)
         except wire.Malformed as error:
             return Nonsense(device, str(error))
+
+    def _check_alone(self, greeting: bytes) -> None:
+        """Two servers would take each other's place at the broker again and again, and devices would follow both."""
+        try:
+            content = wire.Assembler(wire.GREETING_LIMIT).add(greeting) if greeting else None
+            run = self.run.id if content is None else wire.decode(content, {"greeting": 0}).text("run")
+        except wire.Malformed:
+            run = ""
+        if run != self.run.id:
+            raise RunStopped("another server has started a run on this fleet: both have its certificate; stop one")
 
     def _assembler(self, device: int) -> wire.Assembler:
         """Only a device with a job may send something as large as a model."""
@@ -153,7 +173,7 @@ class MqttCarrier:
         except wire.Malformed as error:
             return Nonsense(device, str(error))
         if record.kind == "gone":
-            return Gone(device)
+            return Gone(device, record.text("process")[:64])
         if record.text("run") != self.run.id:
             return None  # it has not joined this run yet
         if record.text("declined"):
@@ -182,6 +202,10 @@ class MqttCarrier:
 
     # To devices
 
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """See `Carrier`."""
+        self._working.update((job.device, job.number) for job in jobs)
+
     def send(self, jobs: Sequence[Job]) -> None:
         """See `Carrier`."""
         users = Counter(id(job.weights) for job in jobs)
@@ -204,8 +228,12 @@ class MqttCarrier:
                 return model
         model = SharedModel(f"{topics.MODELS}/{secrets.token_hex(8)}", weights, set())
         self._models.append(model)
-        self._publish(model.topic, "model", {}, weights, retain=True)
+        self._publish_model(model)
         return model
+
+    def _publish_model(self, model: SharedModel) -> None:
+        """It expires with the jobs that use it, in case this process is killed before it can remove it."""
+        self._publish(model.topic, "model", {}, model.weights, retain=True, expires=self.run.ttl)
 
     def recall(self, job: Job) -> None:
         """See `Carrier`."""

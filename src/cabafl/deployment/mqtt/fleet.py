@@ -9,9 +9,10 @@ from cabafl.deployment.mqtt.carrier import MqttCarrier
 from cabafl.deployment.mqtt.link import Account, Credentials
 from cabafl.deployment.mqtt.topics import SERVER
 from cabafl.deployment.server.carrier import RunOnFleet
+from cabafl.deployment.server.commands import LOCK
 from cabafl.files import lock
 
-LOCK = "server.lock"
+LOCK_PATIENCE = 2.0  # seconds: `commands.is_running` holds the lock for a moment
 SESSION = 7 * 86400  # seconds for which the broker keeps uploads for a server that is away
 WINDOW = 50  # uploads on their way to the server that it has not journaled yet
 KEEPALIVE = 30  # seconds
@@ -33,9 +34,11 @@ class MqttFleet:
         """See `Network`."""
         if self._lock is None:
             self.fleet.state.mkdir(exist_ok=True)
-            self._lock = (self.fleet.state / LOCK).open("w")
-            lock(self._lock, f"{self.fleet.path}: another server runs on this fleet; accepted: one at a time")
-        return MqttCarrier(server_account(self.fleet), run, log)
+            file = (self.fleet.state / LOCK).open("w")
+            busy = f"{self.fleet.path}: another server runs on this fleet; accepted: one at a time"
+            lock(file, busy, LOCK_PATIENCE)
+            self._lock = file
+        return MqttCarrier(server_account(self.fleet), run, log, self.fleet.revoked_ids)
 
 
 def server_account(fleet: FleetFolder) -> Account:

@@ -39,12 +39,18 @@ class Carrier(Protocol):
     def connections(self) -> int:
         """Counts the connections to the network: after each one every device says again that it is here."""
 
+    def removed(self) -> frozenset[int]:
+        """Devices that no longer belong to the fleet."""
+
     def receive(self, timeout: float) -> list[Delivery]:
         """What has arrived; waits up to ``timeout`` seconds for the first. It may arrive again until it is
         confirmed."""
 
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
         """These are on disk and need not arrive again."""
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """An earlier process has sent these jobs: their answers may arrive."""
 
     def send(self, jobs: Sequence[Job]) -> None:
         """Sends each job to its device. A model that several of them share is sent once, where the network can."""

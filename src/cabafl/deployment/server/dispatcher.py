@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cabafl.deployment.log import Log
+from cabafl.deployment.log import Log, printable
 from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Trained
 from cabafl.deployment.server.carrier import Carrier
-from cabafl.engine.changes import Value
-from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Input, Joined, Left, Passed, Started
+from cabafl.engine.defence import MOST_SAMPLES
+from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
 from cabafl.errors import RunStopped
@@ -25,6 +25,7 @@ MAX_RESENDS = 3  # how often a job is sent again before it counts as lost
 RECALL_AFTER = 300.0  # seconds after which a device is asked about its job, and again after as long
 TIDY_INTERVAL = 5.0  # seconds
 JOINS_PER_MINUTE = 6  # a device that joins more often is ignored until the minute is over
+PAST_PROCESSES = 20  # of a device that are remembered
 MAX_OFFENCES = 3  # inputs of a device that make the method fail, before the device is excluded from the run
 
 
@@ -62,11 +63,11 @@ class Dispatcher:
         self.seen: dict[int, float] = {}  # last news of each device, in seconds since the epoch
         self.faults: Counter[int] = Counter()  # refused messages and failed jobs, by device
         self.processes: dict[int, str] = {}  # of the devices that have joined
-        self.changes: dict[str, Value] = {}  # settings that the operator has changed
         self.declined: dict[int, str] = {}  # why a connected device does not take part
         self._connections = 0
         self._here: set[int] = set()  # devices that have said they are here on the present connection
         self._joins: dict[int, deque[float]] = {}
+        self._past: dict[int, deque[str]] = {}  # earlier processes of each device
         self._resends: Counter[int] = Counter()  # by job
         self._recalled: dict[int, float] = {}  # job: when its device was last asked about it, on `clock`
         self._start: float | None = None  # on `clock`: where the run's time is 0
@@ -75,6 +76,7 @@ class Dispatcher:
         self._silent: set[int] = set()  # devices that have not answered the query
         self._query = 0  # number of the last query
         self._unsent: list[int] = []  # jobs ordered by the engine
+        self._doubtful: list[int] = []  # jobs to ask their devices about
         self._cancelled: list[tuple[int, int]] = []  # jobs to stop, with their devices
         self._asking = False  # the engine has ordered a feature collection that is not sent yet
 
@@ -119,10 +121,14 @@ class Dispatcher:
         if self.engine.next_alarm() <= now:
             self.give(Passed(now))
         self._close_query(now)
-        self._watch(now)
+        due = self.clock() - self._tidied >= TIDY_INTERVAL
+        if due:
+            self._drop_absent(now)
         self.journal.commit()
         self.carrier.confirm(deliveries)
         self.send_orders()
+        if due:
+            self._tidy()
         return self.journal.length > before
 
     def give(self, given: Input) -> None:
@@ -135,8 +141,6 @@ class Dispatcher:
         device = self._device_of(given)
         if isinstance(given, Joined):
             self.processes[given.device] = given.process
-        elif isinstance(given, Changed):
-            self.changes[given.key] = given.value
         try:
             self.engine.handle(given)
         except Exception as error:
@@ -167,7 +171,8 @@ class Dispatcher:
         is then asked about its job."""
         if self.started:
             self._start = self.clock() - now
-        self._unsent, self._cancelled = [], []
+        self._unsent, self._doubtful, self._cancelled = [], [], []
+        self.carrier.expect(list(self.engine.flights.values()))
         self._recalled = dict.fromkeys(self.engine.flights, self.clock())
         self._asking = self.engine.question is not None
         for device in sorted(self.excluded & self.engine.present):
@@ -176,10 +181,13 @@ class Dispatcher:
     def send_orders(self) -> None:
         """Sends what the engine has ordered."""
         flights = [self.engine.flights[number] for number in self._unsent if number in self.engine.flights]
-        self._unsent = []
         for job, device in self._cancelled:
             self.carrier.cancel(device, job)
-        self._cancelled = []
+        for number in self._doubtful:
+            if number in self.engine.flights and number not in self._unsent:
+                self._recalled[number] = self.clock()
+                self.carrier.recall(self.engine.flights[number])
+        self._unsent, self._cancelled, self._doubtful = [], [], []
         if flights:
             self.carrier.send(flights)
             self._recalled.update((flight.number, self.clock()) for flight in flights)
@@ -220,13 +228,19 @@ class Dispatcher:
         self.declined.pop(device, None)
         known = device in self.engine.present and self.processes.get(device) == news.process
         flight = self.engine.flight_of(device)
-        if known and self.engine.sizes[device] == news.samples:
+        if known and self.engine.defence.claimed[device] == min(news.samples, MOST_SAMPLES):
             if flight is not None:
-                self.carrier.recall(flight)
+                self._doubtful.append(flight.number)
             return
         if not self._may_join(device):
             self._complain(device, f"joins more than {JOINS_PER_MINUTE} times a minute; ignored for a while")
             return
+        before = self.processes.get(device)
+        past = self._past.setdefault(device, deque(maxlen=PAST_PROCESSES))
+        if news.process in past:
+            self._complain(device, "two processes take part with its certificate: is its key used twice?")
+        elif before is not None and before != news.process:
+            past.append(before)
         self.log.info("joins", device, samples=news.samples)
         self.give(Joined(now, device, news.samples, news.process))
 
@@ -242,14 +256,16 @@ class Dispatcher:
 
     def _take_absence(self, news: Gone | Declined, now: float) -> None:
         device = news.device
+        if isinstance(news, Gone) and news.process and news.process != self.processes.get(device, news.process):
+            return  # an earlier process of the device
         self._here.discard(device)
-        self._silent.discard(device)
+        if isinstance(news, Gone) and not self.carrier.steady:
+            return  # a broker that restarts reports every device as gone; `_drop_absent` follows
         if isinstance(news, Declined):
-            self.declined[device] = news.text
+            self.declined[device] = printable(news.text)
             self.log.warn(f"does not take part: {news.text}", device)
         if device in self.engine.present:
-            self.log.info("leaves", device)
-            self.give(Left(now, device))
+            self._drop(device, now, "leaves")
 
     def _take_answer(self, news: Trained | JobFailed, now: float) -> None:
         flight = self.engine.flights.get(news.job)
@@ -305,30 +321,36 @@ class Dispatcher:
         self._silent, self._rows = set(), {}
         self.give(Gathered(now, table, answered))
 
-    def _watch(self, now: float) -> None:
-        """Every few seconds: frees the network, drops devices that did not come back, asks about long jobs."""
-        clock = self.clock()
-        if clock - self._tidied < TIDY_INTERVAL:
-            return
-        self._tidied = clock
-        self.carrier.tidy(self.engine.flights)
+    def _drop_absent(self, now: float) -> None:
+        """Devices that were removed, or did not come back."""
+        for device in sorted(self.carrier.removed() - self.excluded):
+            self.excluded |= {device}
+            if device in self.engine.present:
+                self._drop(device, now, "is removed from the fleet")
         if self.carrier.steady:
             for device in sorted(self.engine.present - self._here):
-                self.log.info("leaves: it has not come back", device)
-                self.give(Left(now, device))
-        self._recalled = {number: at for number, at in self._recalled.items() if number in self.engine.flights}
-        for number, at in self._recalled.items():
-            if clock - at > RECALL_AFTER:
-                self._recalled[number] = clock
-                self.carrier.recall(self.engine.flights[number])
+                self._drop(device, now, "leaves: it has not come back")
+
+    def _drop(self, device: int, now: float, why: str) -> None:
+        self._silent.discard(device)
+        self.log.info(why, device)
+        self.give(Left(now, device))
+
+    def _tidy(self) -> None:
+        """Frees what belongs to jobs that have ended, and asks about long ones."""
+        clock, flights = self.clock(), self.engine.flights
+        self._tidied = clock
+        self.carrier.tidy(flights)
+        self._resends = Counter({number: count for number, count in self._resends.items() if number in flights})
+        self._recalled = {number: at for number, at in self._recalled.items() if number in flights}
+        self._doubtful += [number for number, at in self._recalled.items() if clock - at > RECALL_AFTER]
 
     # State
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint stores besides the engine's state."""
-        return {"processes": dict(self.processes), "changes": dict(self.changes)}
+        return {"processes": dict(self.processes)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
         self.processes = dict(state["processes"])
-        self.changes = dict(state["changes"])

@@ -95,8 +95,10 @@ class FleetDriver:
     # The operator
 
     def _obey(self, command: Command) -> None:
+        """What is accepted is on disk before the operator hears of it."""
         try:
             text = self._carry_out(command)
+            self.journal.commit()
         except UserError as error:
             self.commands.answer(command, False, str(error))
         except OSError as error:
@@ -116,12 +118,12 @@ class FleetDriver:
             self.dispatcher.give(Stopping(now, at_once))
             return "stops at once" if at_once else f"stops after {len(self.engine.flights)} jobs in flight"
         if command.kind == "set":
-            return self._change([str(setting) for setting in command.values["settings"]], now)
+            return self._change([str(setting) for setting in command.values.get("settings", ())], now)
         raise UserError(f"{command.kind}: unknown command")
 
     def _change(self, settings: list[str], now: float) -> str:
         """All of them, or none if one is not accepted."""
-        found, changes = [], dict(self.dispatcher.changes)
+        found, changes = [], dict(self.engine.changes)
         for setting in settings:
             change = parse_change(setting, self.run.experiment, changes)
             changes[change.key] = change.value
@@ -144,12 +146,12 @@ class FleetDriver:
         if not dispatcher.started:
             log.info(f"waits for devices: {len(engine.present)} of {dispatcher.enough} have joined")
             return
-        accuracy = self.run.rows[-1].accuracy if self.run.rows else float("nan")
+        accuracy = round(self.run.rows[-1].accuracy, 4) if self.run.rows else None
         log.info(
             "progress",
             seconds=round(dispatcher.now()),
             version=engine.version,
-            accuracy=round(accuracy, 4),
+            accuracy=accuracy,
             uploads=engine.ledger.uploads,
             lost=sum(engine.ledger.losses.values()),
             in_flight=len(engine.flights),

@@ -19,7 +19,7 @@ from cabafl.deployment.server.status import StatusFile
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
-from cabafl.errors import UserError
+from cabafl.errors import RunStopped, UserError
 from cabafl.execution.choice import open_executor
 from cabafl.files import write_atomic
 from cabafl.lifecycle.run import Lifecycle, Listener
@@ -60,9 +60,15 @@ def serve(experiment: Experiment, network: Network, station: Station) -> dict[st
     if (out / SUMMARY).exists():
         return None
     announce(make_method(experiment), station.log.warn)
-    enough = min(experiment.deploy.start_devices or len(devices), len(devices))
+    return _serve(experiment, network, station, toml)
+
+
+def _serve(experiment: Experiment, network: Network, station: Station, toml: str) -> dict[str, Any]:
+    """Begins again from the last checkpoint whenever an input is put into quarantine."""
+    enough = min(experiment.deploy.start_devices or len(network.devices), len(network.devices))
     offences: Counter[int] = Counter()
     carrier: Carrier | None = None
+    commands: CommandBox | None = None
     finished = False
     try:
         while True:
@@ -71,17 +77,22 @@ def serve(experiment: Experiment, network: Network, station: Station) -> dict[st
                 with ExitStack() as cleanup:
                     server = _open(experiment, station, toml, cleanup)
                     if carrier is None:
-                        carrier = network.open(server.run_on_fleet(capacity), station.log)
-                    summary = server.carry_out(carrier, enough, excluded)
+                        carrier = network.open(server.run_on_fleet(), station.log)
+                    commands = commands or CommandBox(station.commands)  # those for a server that runs are not ours
+                    summary = server.carry_out(carrier, commands, enough, excluded)
                     finished = True
                     return summary
             except Quarantined as error:
                 offences[error.device] += 1
+                if offences[error.device] > 2 * MAX_OFFENCES:
+                    raise RunStopped(f"{error}; without that device too: the method itself fails") from error
                 if carrier is not None:
                     carrier.close(finished=False)
                     carrier = None
                 station.log.warn(f"{error}; the run goes on without that input", error.device)
     finally:
+        if commands is not None:
+            commands.close()
         if carrier is not None:
             carrier.close(finished)
 
@@ -97,19 +108,20 @@ class _Server:
     checkpoint: Checkpoint | None
     station: Station
 
-    def run_on_fleet(self, capacity: int) -> RunOnFleet:
+    def run_on_fleet(self) -> RunOnFleet:
         """How the network announces this run."""
         task, experiment = self.parts.task, self.parts.experiment
-        greeting = Greeting.of(experiment, task, capacity).text()
+        greeting = Greeting.of(experiment, task, len(self.engine.sizes)).text()
         name = _run_id(self.station.out)
         return RunOnFleet(name, greeting, task.model.layout.size, task.feature_width, experiment.deploy.job_ttl)
 
-    def carry_out(self, carrier: Carrier, enough: int, excluded: frozenset[int]) -> dict[str, Any]:
+    def carry_out(
+        self, carrier: Carrier, commands: CommandBox, enough: int, excluded: frozenset[int]
+    ) -> dict[str, Any]:
         """Runs to the end, or until `Quarantined`."""
         log = self.station.log
         dispatcher = Dispatcher(self.engine, carrier, self.journal, log, enough=enough, excluded=excluded)
         status = StatusFile(self.station.status, self.run, dispatcher)
-        commands = CommandBox(self.station.commands)
         return FleetDriver(dispatcher, self.run, status, commands).carry_out(self.checkpoint)
 
 

@@ -5,6 +5,9 @@ cd "$(dirname "$0")"
 umask 077
 mkdir -p state/broker
 PATH="$PATH:/usr/sbin:/usr/local/sbin"
+# One file per connection.
+# shellcheck disable=SC3045
+ulimit -n "$(ulimit -H -n)"
 configuration=mosquitto.conf
 if [ "$(id -u)" -eq 0 ]; then
     # Under root Mosquitto changes to a user of its own, who cannot read this folder; its owner can.

@@ -13,7 +13,7 @@ one() {
     # shellcheck disable=SC2016  # expands on the other machine
     remote='set -eu; folder=$(mktemp -d); trap "rm -rf \"$folder\"" EXIT; tar -C "$folder" -xf -
         if [ "$(id -u)" -eq 0 ]; then as=; else as="sudo -n"; fi; $as sh "$folder/install.sh" "$folder/'$name'"'
-    if tar -C "$here/install" -cf - . -C "$here/devices" "$name" 2>"$log" | ssh -o BatchMode=yes "$2" "$remote" >>"$log" 2>&1; then
+    if tar -C "$here/install" -cf - . -C "$here/devices" "$name" 2>>"$log" | ssh -o BatchMode=yes "$2" "$remote" >>"$log" 2>&1; then
         echo "device $1 on $2: installed"
         rm "$log"
     else

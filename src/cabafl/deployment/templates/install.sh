@@ -29,7 +29,12 @@ mkdir -p "$home"
 chmod 755 "$home"
 [ -x "$home/venv/bin/pip" ] || (umask 022 && "$python" -m venv "$home/venv")
 
-# pip INSTALL OPTIONS: readable by the user of the units.
+# Whether the folder is the installed one already.
+in_place() {
+    [ "$(cd "$folder" && pwd -P)" = "$(cd "$target" && pwd -P)" ]
+}
+
+# Installs packages that the user of the units can read.
 pip() {
     (umask 022 && "$home/venv/bin/pip" install --disable-pip-version-check --quiet "$@")
 }
@@ -41,7 +46,9 @@ if [ -e "$folder/device.toml" ]; then
     mkdir -p "$target"
     for file in "$folder"/*; do
         name=$(basename "$file")
-        if [ "$name" = device.toml ] && [ -e "$target/$name" ]; then
+        if in_place; then
+            break
+        elif [ "$name" = device.toml ] && [ -e "$target/$name" ]; then
             # The device's own settings stay; the address is the fleet's.
             address=$(grep '^server' "$file")
             sed "s|^server *=.*|$address|" "$target/$name" >"$target/.new"
@@ -58,11 +65,16 @@ else
     services="cabafl-broker cabafl-server"
     mkdir -p "$target"
     # Private keys that this machine does not need stay behind.
-    tar -C "$folder" --exclude=./ca.key --exclude='./devices/*/device.key' --exclude=./state -cf - . | tar -C "$target" -xf -
+    in_place || tar -C "$folder" --exclude=./ca.key --exclude='./devices/*/device.key' --exclude=./state -cf - . | tar -C "$target" -xf -
     mkdir -p "$target/state"
     unit_files="$folder/systemd/cabafl-broker.service $folder/systemd/cabafl-server.service"
 fi
 pip --no-deps --force-reinstall "$wheel"
+if [ -n "$(ls "$target/revoked" 2>/dev/null)" ]; then
+    # Devices that were removed here and not where the folder comes from stay removed.
+    # shellcheck disable=SC2012  # the names are numbers
+    "$home/venv/bin/cabafl" deploy init "$target" --remove "$(ls "$target/revoked" | paste -sd, -)"
+fi
 chown -R cabafl: "$target"
 
 for unit in $unit_files; do

@@ -54,7 +54,8 @@ class Testbed:
             children = stack.enter_context(Children(self.path / LOGS))
             start_broker(children, fleet)
             devices = [start_device(children, device) for device in fleet.devices()]
-            stack.callback(lambda: [child.process.terminate() for child in devices])  # all at once, then the broker
+            for child in devices:  # all at once, then the broker
+                stack.callback(child.process.terminate)
             station = Station(self.run, log, fleet.state / STATUS, fleet.state / COMMANDS, listener)
             return serve(experiment, MqttFleet(fleet), station)
 
