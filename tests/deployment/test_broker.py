@@ -19,7 +19,6 @@ import pytest
 pytest.importorskip("paho.mqtt", reason="needs paho-mqtt: pip install 'cabafl[deploy]'")
 pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cabafl[deploy]'")
 
-from cabafl.bench.deploy import bare_greeting
 from cabafl.deployment import wire
 from cabafl.deployment.broker import find_mosquitto, start_broker
 from cabafl.deployment.device.light import LightParticipant
@@ -35,6 +34,7 @@ from cabafl.deployment.server.carrier import RunOnFleet
 from cabafl.errors import RunStopped
 from cabafl.methods.base import Job, Weights
 from cabafl.processes.children import Children
+from tests.deployment.bed import bare_greeting
 from tests.deployment.odd_device import damaged, with_version
 from tests.deployment.raw_mqtt import OK, PATIENCE, Client, clients, local_fleet
 
