@@ -48,7 +48,6 @@ SLOW_TESTS = {  # by name, in any file
     "test_example_method_learns",
     "test_example_method_survives_devices_that_time_out",
     "test_example_model_works",
-    "test_greeting",
     "test_lists",
     "test_no_slot_is_lost_for_ever",
     "test_printed_configuration_is_a_working_file",
