@@ -18,6 +18,7 @@ from cabafl.config import load_experiment
 from cabafl.deployment.broker import start_broker
 from cabafl.deployment.folder.layout import DEVICE, FleetFolder, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
+from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.server.commands import COMMANDS, send_command
 from cabafl.deployment.server.status import STATUS
 from cabafl.processes.children import LOOPBACK, Child, Children, free_ports
@@ -43,6 +44,17 @@ SETTINGS = [
 def feature_width() -> int:
     """Numbers in a feature vector of the model of `SETTINGS`."""
     return make_server_task(load_experiment(None, SETTINGS)).feature_width("activations")
+
+
+@cache
+def _greeting() -> Greeting:
+    experiment = load_experiment(None, ["data.dataset=synthetic", "model.name=mlp"])
+    return Greeting.of(experiment, make_server_task(experiment), 1)
+
+
+def bare_greeting(weights: int) -> str:
+    """For devices without samples, which look at the number of weights only."""
+    return _greeting().model_copy(update={"weights": weights}).text()
 
 
 @dataclass

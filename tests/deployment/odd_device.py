@@ -18,7 +18,7 @@ import numpy as np
 from cabafl.deployment import wire
 from cabafl.deployment.device.light import LightParticipant
 from cabafl.deployment.device.loop import DeviceLoop
-from cabafl.deployment.device.session import Action, Publish
+from cabafl.deployment.device.session import Publish
 from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
@@ -73,13 +73,12 @@ class OddLoop(DeviceLoop):
         super().__init__(device.id, device_account(device), worker, Log())
         self.how = how
         self.sent: list[Publish] = []
+        self._send = self.link.publish
+        self.link.publish = self._publish  # type: ignore[method-assign]
 
-    def _act(self, action: Action) -> None:
-        if not isinstance(action, Publish):
-            super()._act(action)
-            return
-        for each in self._twisted(action):
-            super()._act(each)
+    def _publish(self, topic: str, payload: bytes, retain: bool = False, expires: float | None = None) -> None:
+        for each in self._twisted(Publish(topic, payload, retain)):
+            self._send(each.topic, each.payload, each.retain, expires)
 
     def _twisted(self, action: Publish) -> list[Publish]:
         upload = action.topic == topics.up(self.session.device)
