@@ -14,13 +14,16 @@ settings.load_profile("suite")
 # the rest ends within a minute on two cores (`pytest --durations=20` shows what to add).
 SLOW_FILES = {
     "tests/bench/test_bench.py",
+    "tests/bench/test_bench_deploy.py",
     "tests/cli/test_bench.py",
     "tests/cli/test_observe.py",
     "tests/cli/test_report.py",
     "tests/cli/test_run.py",
     "tests/comparison/test_grid.py",
+    "tests/deployment/test_broker.py",
     "tests/deployment/test_install.py",
     "tests/deployment/test_membership.py",
+    "tests/deployment/test_mistakes.py",
     "tests/deployment/test_refusals.py",
     "tests/deployment/test_serve.py",
     "tests/engine/test_journal_kills.py",

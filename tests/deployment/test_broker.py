@@ -4,12 +4,11 @@ What the broker itself refuses is in test_refusals.py.
 """
 
 import io
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,18 +24,26 @@ from cabafl.deployment.device.light import LightParticipant
 from cabafl.deployment.device.loop import DeviceLoop
 from cabafl.deployment.folder.layout import Device, FleetFolder
 from cabafl.deployment.log import Log
-from cabafl.deployment.messages import Declined, Gone, Here, JobFailed, News, Nonsense, TrainingJob, TrainingReply, Trained
+from cabafl.deployment.messages import (
+    Declined,
+    Gone,
+    Here,
+    JobFailed,
+    News,
+    Nonsense,
+    Trained,
+    TrainingJob,
+    TrainingReply,
+)
 from cabafl.deployment.mqtt import topics
 from cabafl.deployment.mqtt.carrier import MqttCarrier
 from cabafl.deployment.mqtt.fleet import device_account, server_account
-from cabafl.deployment.mqtt.link import Link
 from cabafl.deployment.server.carrier import RunOnFleet
-from cabafl.errors import RunStopped
 from cabafl.methods.base import Job, Weights
 from cabafl.processes.children import Children
 from tests.deployment.bed import bare_greeting
 from tests.deployment.odd_device import damaged, with_version
-from tests.deployment.raw_mqtt import OK, PATIENCE, Client, clients, local_fleet
+from tests.deployment.raw_mqtt import OK, PATIENCE, clients, local_fleet
 
 if find_mosquitto() is None:
     pytest.skip("needs Mosquitto 2 (Debian: apt-get install mosquitto)", allow_module_level=True)
@@ -62,7 +69,8 @@ class Office:
         on_fleet = RunOnFleet(run, bare_greeting(weights), weights, lambda kind: 1, 300.0)
         self.carrier = MqttCarrier(server_account(fleet), on_fleet, Log(file=self.log))
         self.news: list[News] = []
-        until("a connection", lambda: (self.listen(0.1), self.carrier.connections == 1)[1])
+        while not self.carrier.connections:
+            self.listen(0.1)
         until("a subscription", lambda: not self.carrier.link._client._out_messages)  # the greeting comes after it
 
     def wait(self, kind: type[N], device: int, seconds: float = PATIENCE) -> N:
@@ -127,8 +135,8 @@ class Resident:
         client = self.loop.link._client
         client.reconnect_delay_set(seconds, seconds)
         sock = client.socket()
-        assert sock is not None
-        sock.shutdown(2)
+        assert isinstance(sock, socket.socket)
+        sock.shutdown(socket.SHUT_RDWR)
         until("the loss", lambda: not self.loop.link.online.is_set())
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""Whole runs with real processes and TLS: devices die, lie, never answer and join late; server and broker are killed."""
+"""Whole runs with real processes and TLS: devices die, lie, never answer, join late; server and broker are killed."""
 
 import json
 import shutil

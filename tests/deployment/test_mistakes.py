@@ -1,5 +1,5 @@
-"""What goes wrong in the hands of people: a key used twice, two servers, old certificates, wrong clocks. Each is named in
-one line, and survived where it can be."""
+"""What goes wrong in the hands of people: a key used twice, two servers, old certificates, wrong clocks. Each is named
+in one line, and survived where it can be."""
 
 import datetime
 import io
@@ -16,9 +16,11 @@ import pytest
 pytest.importorskip("paho.mqtt", reason="needs paho-mqtt: pip install 'cabafl[deploy]'")
 pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cabafl[deploy]'")
 
+from cryptography.x509 import Certificate
+
 from cabafl.deployment.broker import find_mosquitto, start_broker
 from cabafl.deployment.folder import certificates
-from cabafl.deployment.folder.certificates import Authority, load_certificate, pem, public_key
+from cabafl.deployment.folder.certificates import PublicKey, load_certificate, pem, public_key
 from cabafl.deployment.folder.layout import FleetFolder
 from cabafl.deployment.folder.provision import load_authority
 from cabafl.deployment.log import Log
@@ -63,7 +65,7 @@ def wait_for(text: str, child: Child) -> str:
     return line
 
 
-def renewed(path: Path, sign: Callable[[certificates.PublicKey], certificates.x509.Certificate]) -> None:
+def renewed(path: Path, sign: Callable[[PublicKey], Certificate]) -> None:
     """Replaces a certificate by another for the same key."""
     path.write_bytes(pem(sign(public_key(load_certificate(path)))))
 
@@ -82,14 +84,14 @@ def test_a_device_with_an_expired_certificate_says_so(children: Children, fleet:
 
 @pytest.mark.parametrize(
     ("shift", "text"),
-    [(2, "not valid yet: this machine's clock is behind"), (-9000, "has expired, or this machine's clock is ahead")],
+    [(2, "not valid yet: this machine's clock is behind"), (-9, "has expired, or this machine's clock is ahead")],
 )
 def test_a_device_with_a_wrong_clock_says_so(
     children: Children, fleet: FleetFolder, monkeypatch: pytest.MonkeyPatch, shift: int, text: str
 ) -> None:
     """The broker's certificate is valid at another time."""
     authority = load_authority(fleet)
-    monkeypatch.setattr(certificates, "_BACKDATED", datetime.timedelta(days=max(-shift, 5000) if shift < 0 else -shift))
+    monkeypatch.setattr(certificates, "_BACKDATED", datetime.timedelta(days=-shift))
     monkeypatch.setattr(certificates.Authority._leaf, "__defaults__", (datetime.timedelta(days=shift + 1),))
     monkeypatch.setattr("cabafl.deployment.broker._handshakes", lambda fleet: True)
     renewed(fleet.path / "broker.crt", lambda key: authority.sign_broker(key, *fleet.settings.certified))
