@@ -14,13 +14,16 @@ settings.load_profile("suite")
 # the rest ends within a minute on two cores (`pytest --durations=20` shows what to add).
 SLOW_FILES = {
     "tests/bench/test_bench.py",
+    "tests/bench/test_bench_deploy.py",
     "tests/cli/test_bench.py",
     "tests/cli/test_observe.py",
     "tests/cli/test_report.py",
     "tests/cli/test_run.py",
     "tests/comparison/test_grid.py",
+    "tests/deployment/test_broker.py",
     "tests/deployment/test_install.py",
     "tests/deployment/test_membership.py",
+    "tests/deployment/test_mistakes.py",
     "tests/deployment/test_refusals.py",
     "tests/deployment/test_serve.py",
     "tests/engine/test_journal_kills.py",
@@ -48,7 +51,6 @@ SLOW_TESTS = {  # by name, in any file
     "test_example_method_learns",
     "test_example_method_survives_devices_that_time_out",
     "test_example_model_works",
-    "test_greeting",
     "test_lists",
     "test_no_slot_is_lost_for_ever",
     "test_printed_configuration_is_a_working_file",
@@ -66,11 +68,15 @@ SLOW_TESTS = {  # by name, in any file
     "test_unwritable_and_existing_folders",
     "test_two_resumes_at_once_finish_the_run_once",
 }
+SLOW_CASES = {  # of tests that are otherwise quick
+    "test_same_bytes_as_recorded[lstm]",
+    "test_same_bytes_with_workers[fedavg with faults]",
+}
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Marks the slow tests."""
     for item in items:
         file, name = item.nodeid.split("[")[0].split("::")
-        if file in SLOW_FILES or name in SLOW_TESTS:
+        if file in SLOW_FILES or name in SLOW_TESTS or item.name in SLOW_CASES:
             item.add_marker(pytest.mark.slow)

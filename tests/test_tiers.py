@@ -3,9 +3,13 @@
 import re
 from pathlib import Path
 
-from tests.conftest import SLOW_FILES, SLOW_TESTS
+from tests.conftest import SLOW_CASES, SLOW_FILES, SLOW_TESTS
 
 ROOT = Path(__file__).parent.parent
+
+
+def text_of(pattern: str) -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob(pattern))
 
 
 def test_slow_files_exist() -> None:
@@ -13,5 +17,10 @@ def test_slow_files_exist() -> None:
 
 
 def test_slow_tests_exist() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    assert SLOW_TESTS - set(re.findall(r"def (test_\w+)\(", text)) == set()
+    tests = {case.split("[")[0] for case in SLOW_CASES} | SLOW_TESTS
+    assert tests - set(re.findall(r"def (test_\w+)\(", text_of("test_*.py"))) == set()
+
+
+def test_slow_cases_exist() -> None:
+    cases = {re.sub(r".*\[(.*)\]", r'"\1":', case) for case in SLOW_CASES}
+    assert [case for case in sorted(cases) if case not in text_of("*.py")] == []

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +18,7 @@ from cabafl.config import load_experiment
 from cabafl.deployment.broker import start_broker
 from cabafl.deployment.folder.layout import DEVICE, FleetFolder, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
+from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.server.commands import COMMANDS, send_command
 from cabafl.deployment.server.status import STATUS
 from cabafl.processes.children import LOOPBACK, Child, Children, free_ports
@@ -43,6 +44,17 @@ SETTINGS = [
 def feature_width() -> int:
     """Numbers in a feature vector of the model of `SETTINGS`."""
     return make_server_task(load_experiment(None, SETTINGS)).feature_width("activations")
+
+
+@cache
+def _greeting() -> Greeting:
+    experiment = load_experiment(None, ["data.dataset=synthetic", "model.name=mlp"])
+    return Greeting.of(experiment, make_server_task(experiment), 1)
+
+
+def bare_greeting(weights: int) -> str:
+    """For devices without samples, which look at the number of weights only."""
+    return _greeting().model_copy(update={"weights": weights}).text()
 
 
 @dataclass
@@ -71,10 +83,10 @@ class Bed:
         """A device as users start it."""
         return self.start(name or f"device-{number}", "cabafl", "deploy", "device", self._folder(number))
 
-    def odd(self, number: int, how: str, seconds: float = 0.5) -> Child:
-        """See `odd_device`."""
-        words = [self._folder(number), how, str(seconds), str(feature_width())]
-        return self.start(f"device-{number}", "tests.deployment.odd_device", *words)
+    def odd(self, hows: Mapping[int, str], seconds: float = 0.5, name: str = "odd") -> Child:
+        """Devices without samples in one process, and what each does: see `odd_device`."""
+        words = [f"{self._folder(number)}={how}" for number, how in hows.items()]
+        return self.start(name, "tests.deployment.odd_device", str(seconds), str(feature_width()), *words)
 
     def _folder(self, number: int) -> str:
         return str(self.fleet.device_folders()[number])
@@ -133,9 +145,7 @@ class Bed:
 def bed(path: Path, devices: int, pace: float = 0.5, **settings: Any) -> Iterator[Bed]:
     """A fleet whose broker runs. ``pace``: seconds per job of a real device."""
     [port] = free_ports(1)
-    fleet = make_fleet(
-        path / "fleet", FleetSettings(ip=(LOOPBACK,), port=port, listen=LOOPBACK, **settings), devices
-    )
+    fleet = make_fleet(path / "fleet", FleetSettings(ip=(LOOPBACK,), port=port, listen=LOOPBACK, **settings), devices)
     for device in fleet.devices():
         text = f'server = "{device.server}"\nid = {device.id}\npartition-id = {device.id}\n'
         (device.folder / DEVICE).write_text(f"{text}pace = {pace}\nheartbeat = {HEARTBEAT}\n")

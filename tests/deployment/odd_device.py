@@ -1,11 +1,13 @@
-"""A device process that behaves oddly: ``python -m tests.deployment.odd_device FOLDER HOW SECONDS WIDTH``.
+"""Devices that behave oddly: ``python -m tests.deployment.odd_device SECONDS WIDTH FOLDER=HOW ...``, a thread for each.
 
-It has neither samples nor a model: a job takes about SECONDS, a feature vector has WIDTH numbers. HOW is one of `HOWS`.
+They have neither samples nor a model: a job takes about SECONDS, a feature vector has WIDTH numbers. HOW is one of
+`HOWS`.
 """
 
 import contextlib
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +18,7 @@ import numpy as np
 from cabafl.deployment import wire
 from cabafl.deployment.device.light import LightParticipant
 from cabafl.deployment.device.loop import DeviceLoop
-from cabafl.deployment.device.session import Action, Publish
+from cabafl.deployment.device.session import Publish
 from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
@@ -71,13 +73,12 @@ class OddLoop(DeviceLoop):
         super().__init__(device.id, device_account(device), worker, Log())
         self.how = how
         self.sent: list[Publish] = []
+        self._send = self.link.publish
+        self.link.publish = self._publish  # type: ignore[method-assign]
 
-    def _act(self, action: Action) -> None:
-        if not isinstance(action, Publish):
-            super()._act(action)
-            return
-        for each in self._twisted(action):
-            super()._act(each)
+    def _publish(self, topic: str, payload: bytes, retain: bool = False, expires: float | None = None) -> None:
+        for each in self._twisted(Publish(topic, payload, retain)):
+            self._send(each.topic, each.payload, each.retain, expires)
 
     def _twisted(self, action: Publish) -> list[Publish]:
         upload = action.topic == topics.up(self.session.device)
@@ -129,10 +130,16 @@ def with_other_jobs(packet: bytes) -> list[bytes]:
 
 def main(words: list[str]) -> None:
     """The command line above."""
-    folder, how, seconds, width = words
-    assert how in HOWS
-    own = Device.load(Path(folder))
-    OddLoop(how, own, OddWorker(how, own.id, float(seconds), int(width))).run()
+    seconds, width, *devices = words
+    threads = []
+    for folder, _, how in (word.rpartition("=") for word in devices):
+        assert how in HOWS
+        own = Device.load(Path(folder))
+        loop = OddLoop(how, own, OddWorker(how, own.id, float(seconds), int(width)))
+        threads.append(threading.Thread(target=loop.run))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
 
 
 if __name__ == "__main__":

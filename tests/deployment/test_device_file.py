@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cabafl.deployment.folder.layout import Device, Resources, Terms, When
+from cabafl.deployment.device.terms import Resources, Terms, When
+from cabafl.deployment.folder.layout import Device
 from cabafl.errors import UserError
 
 FIRST = 'server = "server.example.org:8883"\nid = 7\npartition-id = 3\n'
@@ -33,13 +34,7 @@ def test_all_terms_are_read(tmp_path: Path) -> None:
     assert device.heartbeat == 5
     assert device.terms == Terms(labels=True, feature_noise=2.0, feature_questions_per_day=0, dp=True)
     assert device.when == When(function="home.power:idle", mains_power=True, below_celsius=70.0, hours="22-6")
-    assert device.when.span == (22, 6)
     assert device.limits == Resources(memory_mb=2048, nice=10)
-
-
-@pytest.mark.parametrize(("hours", "span"), [("22-6", (22, 6)), ("0-7", (0, 7)), ("18-24", (18, 0)), (None, None)])
-def test_hours(hours: str | None, span: tuple[int, int] | None) -> None:
-    assert When(hours=hours).span == span
 
 
 @pytest.mark.parametrize(
@@ -48,22 +43,23 @@ def test_hours(hours: str | None, span: tuple[int, int] | None) -> None:
         ("heartbeat = 4", "heartbeat = 4: input should be greater than or equal to 5"),
         ("heartbeat = 30.5", "heartbeat = 30.5: input should be a valid integer"),
         ("partition_id = 1", "partition_id = 1: unknown key, did you mean 'partition-id'?; accepted here: server, id,"),
-        ('data = "readings"', "data = 'readings': not a function; accepted: package.module:function"),
+        ('data = "readings"', "data = 'readings': not the name of a function; accepted: package.module:function"),
         ("[term]", "term = {}: unknown key, did you mean 'terms'?"),
         ("[terms]\nlabel = true", "terms.label = True: unknown key, did you mean 'labels'?; accepted here: labels, fe"),
         ('[terms]\ndp = "yes"', "terms.dp = 'yes': input should be a valid boolean"),
-        ("[terms]\nfeature_noise = -1.0", "terms.feature_noise = -1.0: input should be greater than or equal to 0"),
         ("[terms]\nfeature_noise = nan", "terms.feature_noise = nan: input should be a finite number"),
         (
             "[terms]\nfeature_questions_per_day = 0.5",
             "terms.feature_questions_per_day = 0.5: input should be a valid i",
         ),
-        ('[when]\nhours = "22"', "when.hours = '22': not hours of the day; accepted: from-to in local time, such as"),
-        ('[when]\nhours = "6-6"', "when.hours = '6-6': not hours of the day"),
-        ('[when]\nhours = "7-25"', "when.hours = '7-25': not hours of the day"),
-        ('[when]\nfunction = "a b:c"', "when.function = 'a b:c': not a function; accepted: package.module:function"),
+        ('[when]\nhours = "22"', "when.hours = '22': not hours of a day; accepted: 22-6 or"),
+        ('[when]\nhours = "6-6"', "when.hours = '6-6': not hours of a day"),
+        ('[when]\nhours = "7-25"', "when.hours = '7-25': not hours of a day"),
+        (
+            '[when]\nfunction = "a b:c"',
+            "when.function = 'a b:c': not the name of a function; accepted: package.module:function",
+        ),
         ("[limits]\nnice = -1", "limits.nice = -1: input should be greater than or equal to 0"),
-        ("[limits]\nmemory_mb = 1", "limits.memory_mb = 1: input should be greater than or equal to 64"),
     ],
 )
 def test_a_wrong_setting_is_one_line_with_file_key_and_value(text: str, line: str, tmp_path: Path) -> None:

@@ -41,10 +41,10 @@ def test_it_has_the_interface_of_a_participant(tmp_path: Path) -> None:
     slow, began = LightParticipant(3, 60.0, 7), time.monotonic()
     assert slow.train(TrainingJob(1, WEIGHTS, PLAIN), lambda: True) is None
     assert time.monotonic() - began < 5
-    row = device.features(FeatureQuery(weights=WEIGHTS, kind="activations")).features
+    row = device.features(FeatureQuery(1, weights=WEIGHTS, kind="activations")).features
     assert row.dtype == np.float32
     assert row.shape == (7,)
     assert np.linalg.norm(row) == pytest.approx(1.0)
-    assert device.features(FeatureQuery(weights=WEIGHTS, kind="labels")).features.shape == (10,)
+    assert device.features(FeatureQuery(1, weights=WEIGHTS, kind="labels")).features.shape == (10,)
     device.leave()
     assert device.greeting is None

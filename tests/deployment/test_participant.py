@@ -23,8 +23,7 @@ from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
 from cabafl.errors import UserError
 from cabafl.learning.dp import epsilon_of
-from cabafl.learning.weights import Weights
-from cabafl.methods.base import PLAIN, FeatureKind, Objective
+from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
 
 DEVICES, WHO = 5, 3
 SETTINGS = [
@@ -55,7 +54,7 @@ def zeros(greeting: Greeting) -> Weights:
 
 
 def question(weights: Weights, kind: FeatureKind = "activations") -> FeatureQuery:
-    return FeatureQuery(weights=weights, kind=kind)
+    return FeatureQuery(1, weights=weights, kind=kind)
 
 
 def never() -> bool:

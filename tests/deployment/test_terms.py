@@ -59,7 +59,7 @@ def test_every_key_of_the_file_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_keys_are_named_in_one_line(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(UserError, match="^" + re.escape(complaint)) as found:
+    with pytest.raises(UserError, match=re.escape(f"device.toml: {complaint}")) as found:
         load(tmp_path, text)
     assert "\n" not in str(found.value)
 

@@ -227,3 +227,27 @@ def test_any_order_of_inputs(
         check(engine, events)
     engine.finish()
     check(engine, events)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_devices_that_lose_their_samples_while_their_uploads_wait(name: str) -> None:
+    """One upload of four is in, then every device says that it has no samples any more, and the round ends by time."""
+    events: list[Event] = []
+    engine = engine_for(name, 4, DefenceRules(), None, events)
+    for device in range(4):
+        engine.handle(Joined(0.0, device, 10 + device))
+    engine.handle(Started(0.0))
+    if engine.question is not None:
+        engine.handle(Gathered(0.5, np.ones((DEVICES, WIDTH), dtype=np.float32), np.ones(DEVICES, dtype=bool)))
+    flight = engine.flight_of(0)
+    assert flight is not None
+    engine.handle(Arrived(1.0, flight.number, flight.weights + np.float32(0.5), 1.0, 1.0))
+    for device in range(4):
+        engine.handle(Joined(2.0, device, 0))
+    for time in (5.0, 10.0, 15.0):
+        engine.handle(Passed(time))
+        check(engine, events)
+    assert not len(engine.idle)
+    engine.handle(Joined(16.0, 0, 5))
+    assert engine.flights
+    check(engine, events)

@@ -1,5 +1,7 @@
 """The operator's hand on a running server: changes, stops, timeouts that set themselves, orders to stop a job."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from tests.fleet_play import DEVICES, FEATURES, INITIAL, SIZES, SLOTS, trained, 
 DEPLOYED = load_experiment(None, ["run.wall_time=600"])
 
 
-def begun(name: str, events: list[Event], **limits: object) -> WallEngine:
+def begun(name: str, events: list[Event], **limits: Any) -> WallEngine:
     engine = wall_engine(name, events.append, **limits)
     for device in range(DEVICES):
         engine.handle(Joined(0.0, device, SIZES[device]))

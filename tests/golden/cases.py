@@ -3,14 +3,16 @@
 import gzip
 import hashlib
 import json
+import platform
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn import functional as F  # noqa: N812
 
 from cabafl import simulate
 from cabafl.config import load_experiment
+from tests.golden.arithmetic import fixed_arithmetic, probe
 from tests.runs import ALL_METHODS, FILES, settings
 
 SUMS = Path(__file__).with_name("sums.json")
@@ -61,9 +63,9 @@ def as_written_by_0_1(name: str, content: bytes) -> bytes:
     return content
 
 
-def run_case(name: str, folder: Path) -> dict[str, str]:
-    """Runs a case and returns the checksums of its files."""
-    words = list(CASES[name])
+def run_case(name: str, folder: Path, *more: str) -> dict[str, str]:
+    """Runs a case, with ``more`` settings, and returns the checksums of its files."""
+    words = [*CASES[name], *more]
     if name == "lstm":
         words += [f"data.root={write_roles(folder)}", "data.train_limit=60", "data.test_limit=40"]
     simulate(load_experiment(None, words), folder / "run")
@@ -71,34 +73,23 @@ def run_case(name: str, folder: Path) -> dict[str, str]:
     return {file: hashlib.sha256(as_written_by_0_1(file, content)).hexdigest() for file, content in contents.items()}
 
 
-def arithmetic() -> str:
-    """A checksum of torch's own results. If it differs from the recorded one, this processor computes other last bits,
-    and all checksums may differ."""
-    draw = np.random.Generator(np.random.Philox(7))
-    x = torch.from_numpy(draw.standard_normal((50, 3, 16, 16), dtype=np.float32))
-    kernel = torch.from_numpy(draw.standard_normal((8, 3, 5, 5), dtype=np.float32)).requires_grad_()
-    matrix = torch.from_numpy(draw.standard_normal((8 * 36, 10), dtype=np.float32)).requires_grad_()
-    hidden = F.max_pool2d(F.relu(F.conv2d(x.contiguous(memory_format=torch.channels_last), kernel)), 2)
-    loss = F.cross_entropy(hidden.flatten(1) @ matrix, torch.arange(50) % 10)
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert kernel.grad is not None
-    assert matrix.grad is not None
-    parts = [torch.tanh(hidden), torch.sigmoid(matrix), kernel.grad, matrix.grad, torch.exp(loss)]
-    return hashlib.sha256(b"".join(part.detach().contiguous().numpy().tobytes() for part in parts)).hexdigest()
+def run_anywhere(name: str, *more: str) -> dict[str, str]:
+    """`run_case` in a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run_case(name, Path(folder), *more)
 
 
 def record() -> None:
-    """Records the checksums of this version: only for a new case, or if results change on purpose."""
-    import tempfile
-
-    known: dict[str, dict[str, str]] = {}
-    for name in CASES:
-        with tempfile.TemporaryDirectory() as folder:
-            known[name] = run_case(name, Path(folder))
-    torch.set_num_threads(1)
-    content = {"arithmetic": arithmetic(), "torch": torch.__version__, "sums": known}
+    """Records the checksums of this version: only for a new case, for another machine or version of torch, or if
+    results change on purpose."""
+    with fixed_arithmetic() as process:
+        known = {name: process.submit(run_anywhere, name).result() for name in CASES}
+        versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+        content = {"arithmetic": process.submit(probe).result(), **versions, "sums": known}
     SUMS.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    record()
+    from tests.golden import cases  # by its name, under which the other process finds it
+
+    cases.record()

@@ -39,7 +39,8 @@ class Counting:
         outbox = SimpleNamespace(flush=lambda: None, waiting=self.pending)
         fields = {"clock": "virtual", "now": 0.0, "ledger": ledger, "model": model, "finish": self.evaluate}
         selections = np.ones(3, dtype=np.int64)
-        self.engine = cast(Engine, SimpleNamespace(selections=selections, outbox=outbox, **fields))
+        nothing = {"defence": SimpleNamespace(totals=dict), "changes": {}, "stopping": "no"}
+        self.engine = cast(Engine, SimpleNamespace(selections=selections, outbox=outbox, **fields, **nothing))
 
     def evaluate(self) -> None:
         self.run.emit(Evaluated(float(self.count), self.count, 0.5, 1.0, 0, 0, 0, 0, 0, 0.0))

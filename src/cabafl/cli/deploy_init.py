@@ -13,7 +13,7 @@ from cabafl.cli.console import console
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
-    from cabafl.deployment.folder.membership import Change
+    from cabafl.deployment.folder.membership import MembershipChange
 
 SETTINGS = ("name", "ip", "port", "listen", "packet_limit", "queue_limit", "home", "broker")
 
@@ -133,7 +133,7 @@ def _renew(folder: Path, given: dict[str, Any]) -> None:
         _say("Another port or address needs a restart of the broker instead of a reload; sessions survive it.")
 
 
-def _say_reload(change: "Change", files: str) -> None:
+def _say_reload(change: "MembershipChange", files: str) -> None:
     if change.reloaded:
         _say("The broker that runs from this folder has been told to read its files again.")
     else:

@@ -25,6 +25,7 @@ from cabafl.state import State, attributes
 
 FOREVER = float("inf")
 FEATURE_BYTES = 8  # per number of a feature vector on the wire
+_MODEL_SQUARE, _UPLOAD_SQUARE = LARGEST_MODEL**2, LARGEST_UPLOAD**2
 
 
 class UnusableModel(UserError):
@@ -116,7 +117,7 @@ class Engine(ABC):
 
     def publish(self, weights: Weights, /, **facts: Any) -> None:
         """See `Server.publish`. Raises `UnusableModel` for anything but a vector of finite numbers like ``initial``."""
-        self._bounded = weights.shape == self.initial.shape and bool(weights.dot(weights) <= LARGEST_MODEL**2)
+        self._bounded = weights.shape == self.initial.shape and float(weights.dot(weights)) <= _MODEL_SQUARE
         if not self._bounded:
             self._check_model(weights)
         self.model = weights
@@ -195,7 +196,7 @@ class Engine(ABC):
         """Why an upload is rejected; None if it is valid. The same rules for all methods."""
         if weights.shape != job.weights.shape or not self._bounded:
             return "rejected"
-        if not weights.dot(weights) <= LARGEST_UPLOAD**2:  # also if it is not a number
+        if not float(weights.dot(weights)) <= _UPLOAD_SQUARE:  # also if it is not a number
             return "rejected"
         stale = self.limits.max_staleness
         return "stale" if stale is not None and self.version - job.version > stale else None
@@ -256,5 +257,5 @@ class Engine(ABC):
         self._score = PendingScore(*state["score"])
         self._row = state["row"]
         self.defence.restore(state["defence"])
-        self._bounded = bool(self.model.dot(self.model) <= LARGEST_MODEL**2)
+        self._bounded = float(self.model.dot(self.model)) <= _MODEL_SQUARE
         vars(self.method).update(state["method"])

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cabafl.engine.median import VotedMedian
-from cabafl.methods.base import Ints, Job, Weights
+from cabafl.methods.base import Floats, Ints, Job, Weights
 from cabafl.state import State
 
 # Far beyond any network, and far below the largest float32 (3e38): squares, sums and steps of such numbers stay finite.
@@ -167,19 +167,24 @@ class Defence:
 
     def features(self, rows: npt.NDArray[np.float32], answered: npt.NDArray[np.bool_]) -> None:
         """Checks a feature table in place. A row that is not finite or absurdly long becomes a missing one."""
-        lengths = np.empty(len(rows))
+        kept = np.zeros(len(rows) if self.feature_clip is not None else 0)  # norms of the rows that stay
         for start in range(0, len(rows), _ROWS):
-            block = rows[start : start + _ROWS].astype(np.float64)
-            lengths[start : start + _ROWS] = np.sqrt((block * block).sum(axis=1))
-        for device in np.flatnonzero(answered & ~(lengths <= LARGEST_FEATURE)).tolist():
-            answered[device] = False
-            self._refused(device, "features")
-        rows[~answered] = 0.0
-        lengths[~answered] = 0.0
-        known = np.sort(lengths[lengths > 0]) if self.feature_clip is not None else lengths[:0]
-        if self.feature_clip is None or not len(known):
-            return
-        bound = self.feature_clip * float(known[(len(known) - 1) // 2])
+            part = slice(start, start + _ROWS)
+            block = rows[part].astype(np.float64)
+            lengths = np.sqrt((block * block).sum(axis=1))
+            for place in np.flatnonzero(answered[part] & ~(lengths <= LARGEST_FEATURE)).tolist():
+                answered[start + place] = False
+                self._refused(start + place, "features")
+            if self.feature_clip is not None:
+                kept[part] = np.where(answered[part], lengths, 0.0)
+        if not answered.all():
+            rows[~answered] = 0.0
+        if self.feature_clip is not None and kept.any():
+            self._clip_features(rows, kept, self.feature_clip)
+
+    def _clip_features(self, rows: npt.NDArray[np.float32], lengths: Floats, factor: float) -> None:
+        known = np.sort(lengths[lengths > 0])
+        bound = factor * float(known[(len(known) - 1) // 2])
         for device in np.flatnonzero(lengths > bound).tolist():
             self._clipped(device, "features", float(lengths[device]), bound)
             rows[device] *= bound / lengths[device]

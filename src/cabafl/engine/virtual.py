@@ -20,7 +20,7 @@ from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flig
 from cabafl.engine.defence import SIMULATED
 from cabafl.execution.base import FeatureJob, Interrupt, TrainJob
 from cabafl.fleet import FINE, Fate, Faults, Fleet
-from cabafl.learning.task import Trained
+from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Lost
 from cabafl.state import State
@@ -264,7 +264,7 @@ class VirtualEngine(Engine):
 
     # Events
 
-    def _end_job(self, flight: SimulatedFlight, trained: Trained | None) -> None:
+    def _end_job(self, flight: SimulatedFlight, trained: TrainingResult | None) -> None:
         del self.flights[flight.number]
         self.ledger.joules += flight.joules
         self.idle.add(flight.device)

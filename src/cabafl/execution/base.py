@@ -12,7 +12,7 @@ NO_WEIGHTS = np.zeros(0, dtype=np.float32)  # placeholder in a job whose weights
 
 
 class TrainJob(NamedTuple):
-    """Local training on one device; returns `learning.task.Trained`."""
+    """Local training on one device; returns `learning.task.TrainingResult`."""
 
     number: int
     device: int

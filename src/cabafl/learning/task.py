@@ -28,7 +28,7 @@ EVALUATION_CHUNK = 2500  # test samples per evaluation job; fixed, so that sums 
 FEATURE_CHUNK = 2500  # approximate number of training samples per feature job
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """The result of a training job; ``loss`` is the mean loss of the last epoch, if the objective asks for it."""
 
     weights: Weights
@@ -69,7 +69,7 @@ class Task:
         objective: Objective,
         stop: Stop | None = None,
         flipped: bool = False,
-    ) -> Trained:
+    ) -> TrainingResult:
         """Trains ``weights`` on the samples of one device; raises `Cancelled` if ``stop`` says so. ``flipped``: with
         labels C - 1 - y, as a simulated attacker does."""
         self.model.load(weights)
@@ -79,7 +79,7 @@ class Task:
         seed = seed64(self.spec.seed, "job", job)
         how = LocalTraining(self.spec.training, objective, self.dp, stop=stop)
         loss = train(self.model.network, x, y, how, seed, None if self.repeatable else secrets.randbits(63))
-        return Trained(self.model.save(), loss)
+        return TrainingResult(self.model.save(), loss)
 
     def features(self, weights: Weights, kind: FeatureKind, devices: Sequence[int]) -> npt.NDArray[np.float32]:
         """One feature vector per device: summed in float64, returned as float32, zero for devices without samples."""

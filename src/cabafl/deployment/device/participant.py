@@ -29,7 +29,7 @@ from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, 
 from cabafl.errors import UserError
 from cabafl.learning.dp import epsilon_of, sampling_rate
 from cabafl.learning.spec import TaskSpec
-from cabafl.learning.task import Task, Trained
+from cabafl.learning.task import Task, TrainingResult
 from cabafl.learning.training import Cancelled
 
 SELF = 0  # this device's number in a partition of one
@@ -104,7 +104,7 @@ class Participant:
             raise AgainstTerms(f"not now: {reason}")
         began = time.perf_counter()
         steps = _Steps(cancelled)
-        results: list[Trained] = []
+        results: list[TrainingResult] = []
 
         def work() -> None:
             results.append(task.train(job.number, SELF, job.weights, job.objective, steps))

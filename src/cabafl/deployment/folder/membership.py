@@ -32,7 +32,7 @@ _SERVER_LINE = re.compile(r"^server\s*=.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Change:
+class MembershipChange:
     """What has become of a change: whether it is on the revocation list, and whether a broker that was started from
     this folder has read it."""
 
@@ -40,7 +40,7 @@ class Change:
     reloaded: bool
 
 
-def remove_devices(fleet: FleetFolder, numbers: Collection[int]) -> Change:
+def remove_devices(fleet: FleetFolder, numbers: Collection[int]) -> MembershipChange:
     """Shuts devices out for good. May be repeated.
 
     The access list makes a connected device mute; the revocation list refuses its next connection. The latter needs
@@ -57,7 +57,7 @@ def remove_devices(fleet: FleetFolder, numbers: Collection[int]) -> Change:
     listed = (fleet.path / CA_KEY).exists()
     if listed:
         write_revocations(fleet, load_authority(fleet))
-    return Change(listed, reload_broker(fleet))
+    return MembershipChange(listed, reload_broker(fleet))
 
 
 def write_revocations(fleet: FleetFolder, authority: Authority) -> None:
@@ -80,7 +80,7 @@ def issued(fleet: FleetFolder) -> dict[int, str]:
         ) from None
 
 
-def renew(fleet: FleetFolder, given: Mapping[str, Any]) -> tuple[FleetFolder, Change]:
+def renew(fleet: FleetFolder, given: Mapping[str, Any]) -> tuple[FleetFolder, MembershipChange]:
     """New certificates for broker, server and all devices, with the keys they have; settings changed by ``given``.
 
     Only public keys are needed, so private keys stay where they are. Older certificates stay valid until they expire.
@@ -98,7 +98,7 @@ def renew(fleet: FleetFolder, given: Mapping[str, Any]) -> tuple[FleetFolder, Ch
         _readdress(changed, number, folder)
     write_revocations(changed, authority)
     hand_over(changed.path, changed.path)
-    return changed, Change(True, reload_broker(changed))
+    return changed, MembershipChange(True, reload_broker(changed))
 
 
 def _renew(fleet: FleetFolder, authority: Authority, user: str, file: Path) -> None:

@@ -27,6 +27,7 @@ from cabafl.methods.base import FeatureKind, Job, LossReason, Weights
 
 BATCH = 200  # most deliveries of one `receive`
 SETTLE_TIME = 20.0  # seconds after a connection until every device that is online has said so again
+SHORT_CONNECTION, MANY_SHORT = 20.0, 4  # seconds; this many in a row are suspicious
 SHARE_FROM = 64 << 10  # bytes: smaller models travel inside each job
 LARGEST_PIECE = 64 << 20  # bytes of a packet if the broker announces no limit
 PACKET_OVERHEAD = 2048  # bytes of a packet besides its piece: MQTT header, topic, properties, our header
@@ -54,7 +55,7 @@ class MqttCarrier:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run = run
-        self.removed = removed
+        self._removed = removed
         self.log = log
         self.clock = clock
         self.link = Link(account, manual=True)
@@ -64,6 +65,8 @@ class MqttCarrier:
         self._width = 0  # number of features of the last query
         self._up_since: float | None = None
         self._connections = 0
+        self._others: set[str] = set()  # runs that were announced when this process first connected
+        self._short = 0  # short connections in a row
         self.link.open()
 
     @property
@@ -76,6 +79,10 @@ class MqttCarrier:
         """See `Carrier`."""
         return self._connections
 
+    def removed(self) -> frozenset[int]:
+        """See `Carrier`."""
+        return self._removed()
+
     # From devices
 
     def receive(self, timeout: float) -> list[Delivery]:
@@ -86,6 +93,9 @@ class MqttCarrier:
                 self._welcome(item)
             elif isinstance(item, Disconnected):
                 self._lose_connection(item)
+            elif isinstance(item, Packet) and item.topic == topics.RUN:
+                self.link.confirm(item)  # before the run may end: else it comes again to the next one
+                self._check_alone(item.payload)
             elif isinstance(item, Packet):
                 news = self._read(item)
                 if news is None:
@@ -112,21 +122,22 @@ class MqttCarrier:
         self._up_since = self.clock()
         self._connections += 1
         self._assemblers.clear()
-        self.link.subscribe(topics.EVERY_HERE, topics.EVERY_UP)
+        self.link.subscribe(topics.RUN, topics.EVERY_HERE, topics.EVERY_UP)  # the greeting first that is there now
         values = {"run": self.run.id, "greeting": self.run.greeting}
         [packet] = wire.encode("greeting", values)
         self.link.publish(topics.RUN, packet, retain=True)
-        self.link.subscribe(topics.RUN)  # after the greeting: what comes back is ours, or another server's
         for model in self._models:  # a broker that lost its memory has lost these
             self._publish_model(model)
 
     def _lose_connection(self, lost: Disconnected) -> None:
+        if self._up_since is not None:
+            self._short = self._short + 1 if self.clock() - self._up_since < SHORT_CONNECTION else 0
         self._up_since = None
         self.log.warn(f"broker: {lost.text}")
+        if self._short >= MANY_SHORT:
+            self.log.warn("the broker ends each connection soon: another server may use the certificate of this fleet")
 
     def _read(self, packet: Packet) -> News | None:
-        if packet.topic == topics.RUN:
-            self._check_alone(packet.payload)
         found = topics.sender(packet.topic)
         if found is None:
             return None
@@ -140,13 +151,19 @@ class MqttCarrier:
             return Nonsense(device, str(error))
 
     def _check_alone(self, greeting: bytes) -> None:
-        """Two servers would take each other's place at the broker again and again, and devices would follow both."""
+        """Two servers take each other's place at the broker again and again: connections are short, and each finds the
+        other's greeting where it had left its own. The one that has come last gives up. That it has met a greeting once
+        is no proof: an earlier run that was interrupted has left its own."""
         try:
             content = wire.Assembler(wire.GREETING_LIMIT).add(greeting) if greeting else None
             run = self.run.id if content is None else wire.decode(content, {"greeting": 0}).text("run")
         except wire.Malformed:
             run = ""
-        if run != self.run.id:
+        if run == self.run.id:
+            return
+        if self._connections == 1:
+            self._others.add(run)
+        elif self._short and run in self._others:
             raise RunStopped("another server has started a run on this fleet: both have its certificate; stop one")
 
     def _assembler(self, device: int) -> wire.Assembler:

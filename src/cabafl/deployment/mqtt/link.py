@@ -17,6 +17,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from cabafl.deployment.folder.certificates import problem
 from cabafl.errors import UserError
 
 QOS = 1  # at least once; both sides ignore what they have already handled
@@ -224,7 +225,7 @@ class Link:
         if self._welcomed:
             self._deliver(Disconnected(f"disconnected: {reason}", reason.value == TAKEN_OVER))
         else:
-            self._deliver(Disconnected(_REFUSED.format(user=self.account.user)))
+            self._deliver(Disconnected(refused(self.account)))
         self._welcomed = False
 
     def _on_message(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
@@ -235,10 +236,16 @@ def _properties(packet: int) -> Properties:
     return Properties(packet)  # type: ignore[no-untyped-call]
 
 
-_REFUSED = (
-    "the broker ends the connection at once: the certificate of {user} is revoked, expired, or of another fleet (or "
-    "the broker does not speak MQTT 5 over TLS)"
-)
+def refused(account: Account) -> str:
+    """One line about a connection that the broker has ended before a word."""
+    try:
+        found = problem(account.credentials.certificate, account.user)
+    except UserError as error:
+        found = str(error)
+    return found or (
+        f"the broker ends the connection at once: the certificate of {account.user} is revoked or of another fleet, or "
+        "one of the clocks is wrong (or the broker does not speak MQTT 5 over TLS)"
+    )
 
 
 def explain(error: BaseException | None, account: Account) -> str:

@@ -15,9 +15,8 @@ import numpy.typing as npt
 from cabafl.deployment.log import Log, printable
 from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Trained
 from cabafl.deployment.server.carrier import Carrier
-from cabafl.engine.changes import Value
 from cabafl.engine.defence import MOST_SAMPLES
-from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Input, Joined, Left, Passed, Started
+from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
 from cabafl.errors import RunStopped
@@ -64,7 +63,6 @@ class Dispatcher:
         self.seen: dict[int, float] = {}  # last news of each device, in seconds since the epoch
         self.faults: Counter[int] = Counter()  # refused messages and failed jobs, by device
         self.processes: dict[int, str] = {}  # of the devices that have joined
-        self.changes: dict[str, Value] = {}  # settings that the operator has changed
         self.declined: dict[int, str] = {}  # why a connected device does not take part
         self._connections = 0
         self._here: set[int] = set()  # devices that have said they are here on the present connection
@@ -144,8 +142,6 @@ class Dispatcher:
         device = self._device_of(given)
         if isinstance(given, Joined):
             self.processes[given.device] = given.process
-        elif isinstance(given, Changed):
-            self.changes[given.key] = given.value
         try:
             self.engine.handle(given)
         except Exception as error:
@@ -359,9 +355,8 @@ class Dispatcher:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint stores besides the engine's state."""
-        return {"processes": dict(self.processes), "changes": dict(self.changes)}
+        return {"processes": dict(self.processes)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
         self.processes = dict(state["processes"])
-        self.changes = dict(state["changes"])

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from cabafl.assembly import make_server_task
+from cabafl.assembly import make_method, make_server_task
 from cabafl.config import load_experiment
 from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.errors import UserError
@@ -16,10 +16,15 @@ def export_stopped(run: Path, out: Path) -> str:
     if (run / MODEL).exists():
         shutil.copyfile(run / MODEL, out)
         return f"the final model: {out}"
-    checkpoint = load_checkpoint(run, experiment_text(run)) if (run / EXPERIMENT).exists() else None
+    nothing = UserError(f"{run}: has no model yet; accepted: a run with a checkpoint, or one that is going on")
+    if not (run / EXPERIMENT).exists():
+        raise nothing
+    experiment = load_experiment(run / EXPERIMENT)
+    make_method(experiment)  # a checkpoint contains objects of the method's module
+    checkpoint = load_checkpoint(run, experiment_text(run))
     if checkpoint is None:
-        raise UserError(f"{run}: has no model yet; accepted: a run with a checkpoint, or one that is going on")
-    layout = make_server_task(load_experiment(run / EXPERIMENT)).model.layout
+        raise nothing
+    layout = make_server_task(experiment).model.layout
     save_model(out, layout.tensors(checkpoint.engine["model"]))
     engine = checkpoint.engine
     return f"version {engine['version']} at {engine['now']:.0f} s, from the last checkpoint: {out}"
