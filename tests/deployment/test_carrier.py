@@ -12,7 +12,7 @@ from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFaile
 from cabafl.deployment.mqtt import carrier as module
 from cabafl.deployment.mqtt import topics
 from cabafl.deployment.mqtt.carrier import SETTLE_TIME, SHARE_FROM, MqttCarrier
-from cabafl.deployment.mqtt.link import Account, Connected
+from cabafl.deployment.mqtt.link import Account
 from cabafl.deployment.server.carrier import Delivery, RunOnFleet
 from cabafl.errors import RunStopped
 from cabafl.methods.base import Job, Weights
@@ -91,7 +91,7 @@ def read(packets: list[bytes], kind: str, length: int = 0) -> wire.WireRecord:
 def test_a_connection_announces_the_run_for_devices_that_come_later(bench: Bench) -> None:
     record = read([bench.broker.retained[topics.RUN]], "greeting")
     assert record.values == {"run": "run", "greeting": "the greeting"}
-    assert bench.link.client.patterns == [topics.EVERY_HERE, topics.EVERY_UP, topics.RUN]
+    assert bench.link.client.patterns == [topics.RUN, topics.EVERY_HERE, topics.EVERY_UP]
     bench.carrier.close(finished=False)
     assert topics.RUN in bench.broker.retained
     bench.carrier.close(finished=True)
@@ -123,7 +123,7 @@ def test_a_broker_that_lost_its_memory_gets_greeting_and_models_again(bench: Ben
     bench.carrier.send([job(1, 1), job(2, 2)])
     bench.broker.retained.clear()
     bench.link.break_off()
-    bench.link.incoming.put(Connected(False))
+    bench.link.open()
     bench.news()
     assert len(bench.broker.retained) == 2
     assert bench.carrier.connections == 2
@@ -306,21 +306,42 @@ def test_the_network_is_steady_some_time_after_a_connection(bench: Bench) -> Non
     assert bench.news() == []
     assert not bench.carrier.steady
     assert "broker: the line is cut" in bench.lines.getvalue()
-    bench.link.incoming.put(Connected(True))
+    bench.link.open()
     bench.news()
     assert not bench.carrier.steady
     assert bench.carrier.connections == 2
 
 
-def test_another_server_on_the_same_fleet_ends_the_run(bench: Bench) -> None:
-    [own] = wire.encode("greeting", {"run": "run", "greeting": "the greeting"})
-    bench.broker.publish(topics.RUN, own, retain=True)
-    bench.broker.publish(topics.RUN, b"", retain=True)
-    assert bench.news() == []
-    [foreign] = wire.encode("greeting", {"run": "another", "greeting": ""})
-    bench.broker.publish(topics.RUN, foreign, retain=True)
+def greeting(run: str) -> bytes:
+    [packet] = wire.encode("greeting", {"run": run, "greeting": ""})
+    return packet
+
+
+def test_of_two_servers_on_the_same_fleet_the_one_that_came_last_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    bench.broker.publish(topics.RUN, greeting("earlier"), retain=True)
+    assert bench.news() == [], "an interrupted run may have left it"
+    bench.link.break_off()
+    bench.news()
+    bench.broker.retained[topics.RUN] = greeting("earlier")
+    bench.link.open()
     with pytest.raises(RunStopped, match="another server has started a run on this fleet"):
+        bench.deliveries()
+    left = [payload for _, payload in bench.link.client.unconfirmed.values()]
+    assert greeting("earlier") not in left, "it would end the next run as well"
+
+
+def test_the_server_that_was_there_first_goes_on(bench: Bench) -> None:
+    for run in (greeting("later"), b"", greeting("run"), b"nonsense"):
+        bench.link.break_off()
         bench.news()
+        bench.broker.retained[topics.RUN] = run
+        bench.link.open()
+        bench.news()
+        assert bench.news() == []
+    bench.link.break_off()
+    bench.news()
+    assert "another server may use the certificate of this fleet" in bench.lines.getvalue()
 
 
 def test_waiting_ends_with_a_signal(bench: Bench) -> None:

@@ -20,7 +20,7 @@ from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
 from cabafl.deployment.mqtt import topics
-from cabafl.deployment.mqtt.link import Account, Connected
+from cabafl.deployment.mqtt.link import Account
 from cabafl.errors import UserError
 from cabafl.methods.base import PLAIN, Weights
 from tests.deployment.memory_broker import NOWHERE, MemoryBroker, MemoryLink
@@ -303,7 +303,7 @@ def test_a_new_connection_repeats_the_presence(play: Playground) -> None:
     play.start()
     before = len(play.said("here"))
     play.link.break_off("cut")
-    play.link.incoming.put(Connected(True))
+    play.link.open()
     play.wait(lambda: len(play.said("here")) > before)
     assert play.said("here")[-1]["run"] == "one"
     assert "warning cut" in play.lines.getvalue()
@@ -321,7 +321,7 @@ def test_many_short_connections_are_suspicious_too(play: Playground) -> None:
     for _ in range(module.MANY_SHORT):
         assert not play.link.slow
         play.link.break_off("disconnected")
-        play.link.incoming.put(Connected(True))
+        play.link.open()
     play.wait(lambda: play.link.slow)
 
 
