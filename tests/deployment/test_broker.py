@@ -277,6 +277,7 @@ def test_a_device_that_loses_its_connection_in_the_middle_of_a_shared_model(flee
                 return take(topic, payload)
             lost.append(topic)
             if len(lost) == 2:
+                time.sleep(0.3)  # the broker knows that they have arrived
                 devices[0].cut(1)
             return []
 
