@@ -30,8 +30,14 @@ GRACE = 180.0  # seconds for the server to finish after its time is up
 VICTIMS = 50  # devices that are killed
 LIGHT_SECONDS = 2.0  # mean time of a job
 MODELS = {  # settings of the server's experiment, by size of the model; light devices need no data
-    "small": ["data.dataset=synthetic", "model.name=mlp"],
-    "45 MB": ["data.dataset=mnist5k", "model.name=resnet18", "data.train_limit=2000", "data.test_limit=10"],
+    "small": ["data.dataset=synthetic", "data.partition=iid", "model.name=mlp"],
+    "45 MB": [
+        "data.dataset=mnist5k",
+        "data.partition=iid",
+        "model.name=resnet18",
+        "data.train_limit=2000",
+        "data.test_limit=10",
+    ],
 }
 
 

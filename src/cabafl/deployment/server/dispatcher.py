@@ -76,7 +76,8 @@ class Dispatcher:
         self._silent: set[int] = set()  # devices that have not answered the query
         self._query = 0  # number of the last query
         self._unsent: list[int] = []  # jobs ordered by the engine
-        self._doubtful: list[int] = []  # jobs to ask their devices about
+        self._doubtful: set[int] = set()  # jobs to ask their devices about
+        self._asked: set[int] = set()  # jobs whose devices were asked since they were last sent
         self._cancelled: list[tuple[int, int]] = []  # jobs to stop, with their devices
         self._asking = False  # the engine has ordered a feature collection that is not sent yet
 
@@ -144,7 +145,7 @@ class Dispatcher:
         try:
             self.engine.handle(given)
         except Exception as error:
-            if device is None or isinstance(error, RunStopped):
+            if device is None or isinstance(error, RunStopped | MemoryError | OSError):  # not its fault
                 raise
             self.journal.commit()
             self.journal.quarantine(number, f"{type(error).__name__}: {error}"[:500])
@@ -171,7 +172,7 @@ class Dispatcher:
         is then asked about its job."""
         if self.started:
             self._start = self.clock() - now
-        self._unsent, self._doubtful, self._cancelled = [], [], []
+        self._unsent, self._doubtful, self._cancelled = [], set(), []
         self.carrier.expect(list(self.engine.flights.values()))
         self._recalled = dict.fromkeys(self.engine.flights, self.clock())
         self._asking = self.engine.question is not None
@@ -183,12 +184,14 @@ class Dispatcher:
         flights = [self.engine.flights[number] for number in self._unsent if number in self.engine.flights]
         for job, device in self._cancelled:
             self.carrier.cancel(device, job)
-        for number in self._doubtful:
-            if number in self.engine.flights and number not in self._unsent:
-                self._recalled[number] = self.clock()
-                self.carrier.recall(self.engine.flights[number])
-        self._unsent, self._cancelled, self._doubtful = [], [], []
+        known = self.engine.flights
+        for number in sorted(job for job in self._doubtful if job in known and job not in self._unsent):
+            self._recalled[number] = self.clock()
+            self._asked.add(number)
+            self.carrier.recall(known[number])
+        self._unsent, self._cancelled, self._doubtful = [], [], set()
         if flights:
+            self._asked -= {flight.number for flight in flights}
             self.carrier.send(flights)
             self._recalled.update((flight.number, self.clock()) for flight in flights)
         question = self.engine.question
@@ -230,7 +233,7 @@ class Dispatcher:
         flight = self.engine.flight_of(device)
         if known and self.engine.defence.claimed[device] == min(news.samples, MOST_SAMPLES):
             if flight is not None:
-                self._doubtful.append(flight.number)
+                self._doubtful.add(flight.number)
             return
         if not self._may_join(device):
             self._complain(device, f"joins more than {JOINS_PER_MINUTE} times a minute; ignored for a while")
@@ -278,7 +281,9 @@ class Dispatcher:
             reply = news.reply
             self.give(Arrived(now, news.job, reply.weights, reply.seconds, reply.joules, reply.loss))
         elif news.reason == "unknown":
-            self._send_again(news.job, flight.abandoned, now)
+            if news.job in self._asked:  # not the answer to a question of before it was sent again
+                self._asked.discard(news.job)
+                self._send_again(news.job, flight.abandoned, now)
         else:
             self._complain(news.device, f"job lost: {news.text}")
             self.give(Failed(now, news.job, news.reason))
@@ -343,7 +348,8 @@ class Dispatcher:
         self.carrier.tidy(flights)
         self._resends = Counter({number: count for number, count in self._resends.items() if number in flights})
         self._recalled = {number: at for number, at in self._recalled.items() if number in flights}
-        self._doubtful += [number for number, at in self._recalled.items() if clock - at > RECALL_AFTER]
+        self._asked &= flights.keys()
+        self._doubtful |= {number for number, at in self._recalled.items() if clock - at > RECALL_AFTER}
 
     # State
 
