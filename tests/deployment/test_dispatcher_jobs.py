@@ -24,12 +24,32 @@ def test_a_job_that_its_device_does_not_have_is_sent_again_a_few_times(tmp_path:
         server.run(until=network.now + 0.2)
         network.devices[0].latest = -1  # forgets the job
         network.put(network.devices[0].here())  # and is asked about it
-        for job in range(5):
-            network.put(JobFailed(0, job, "unknown", ""))  # nobody has asked
     sent = Counter(job.number for job in network.sent if job.device == 0)
     assert set(server.losses) == {(0, "crash")}
     assert max(sent.values()) == 1 + MAX_RESENDS
     assert len(server.dispatcher._resends) <= 1, "those of jobs that have ended are forgotten"
+
+
+def test_a_job_is_sent_again_once_for_each_time_its_device_was_asked(tmp_path: Path) -> None:
+    """Restarted servers ask again; the answers to all of them may come to the last one."""
+    network = PlayNetwork()
+    network.answers = {0: lambda job: None}
+    server = Server(network, tmp_path)
+    server.run(until=20.0)
+    flight = server.engine.flight_of(0)
+    assert flight is not None
+    unknown = JobFailed(0, flight.number, "unknown", "")
+    for _ in range(10):
+        network.put(unknown)  # nobody has asked
+        server.dispatcher.step(0.5)
+    assert [job.number for job in network.sent].count(flight.number) == 1
+    network.devices[0].latest = -1
+    network.put(network.devices[0].here())
+    for _ in range(10):
+        server.dispatcher.step(0.5)
+        network.put(unknown)
+    assert [job.number for job in network.sent].count(flight.number) == 2
+    assert server.losses == []
 
 
 def test_a_device_that_trains_for_long_is_asked_about_its_job_and_keeps_it(tmp_path: Path) -> None:
