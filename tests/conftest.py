@@ -23,6 +23,7 @@ SLOW_FILES = {
     "tests/deployment/test_broker.py",
     "tests/deployment/test_install.py",
     "tests/deployment/test_membership.py",
+    "tests/deployment/test_operator.py",
     "tests/deployment/test_mistakes.py",
     "tests/deployment/test_refusals.py",
     "tests/deployment/test_serve.py",
@@ -32,6 +33,11 @@ SLOW_FILES = {
     "tests/reporting/test_report.py",
 }
 SLOW_TESTS = {  # by name, in any file
+    "test_a_device_that_restarts_while_the_server_is_away",
+    "test_a_device_that_trains_for_long_is_asked_about_its_job_and_keeps_it",
+    "test_a_server_killed_at_any_moment_counts_every_upload_once",
+    "test_a_server_that_ends_or_hangs_is_named",
+    "test_a_whole_run_on_the_grid",
     "test_a_full_disk_stops_the_run_with_a_message_and_keeps_the_checkpoint",
     "test_a_full_disk_at_a_checkpoint_keeps_the_previous_one",
     "test_a_key_set_to_none_is_written_and_read_back",

@@ -4,12 +4,14 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cabafl.deployment.messages import Described, JobFailed
 from cabafl.deployment.server.dispatcher import MAX_RESENDS, RECALL_AFTER
-from cabafl.recording.events import Collection, Dispatched, Uploaded
+from cabafl.recording.events import Collection, Dispatched, Published, Uploaded
 from tests.deployment.play_network import PlayNetwork, Server
-from tests.fleet_play import DEVICES, FEATURES
+from tests.engine.test_wall import decisions, simulated
+from tests.fleet_play import DEVICES, FEATURES, SECONDS
 
 # Jobs that get lost
 
@@ -148,3 +150,23 @@ def test_time_only_passes_while_a_run_goes_on(tmp_path: Path) -> None:
     network.pass_time(1000.0)
     server = Server(network, tmp_path)
     assert 5.0 < server.dispatcher.now() < 10.0, "not while no server runs"
+
+
+# The simulator
+
+
+@pytest.mark.parametrize("method", ["cabafl", "fedasync"])
+def test_the_simulator_takes_the_decisions_of_a_deployed_run(tmp_path: Path, method: str) -> None:
+    """The inputs as the journal has them: what news, orders and messages do to them is in between."""
+    network = PlayNetwork()
+    server = Server(network, tmp_path, method)
+    while server.dispatcher.now() < SECONDS:
+        server.dispatcher.step(0.5)
+        due = min((entry[0] for entry in network.agenda), default=network.now + 0.1)
+        network.pass_time(max(due - network.now, 1e-6))
+    server.engine.pass_time(SECONDS)
+    server.engine.finish()
+    inputs = [given for _, given in server.journal.inputs()]
+    again = simulated(method, inputs, server.events)
+    assert sum(isinstance(event, Published) for event in server.events) > 3
+    assert decisions(again) == decisions(server.events)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cabafl.methods.averaging import weighted_mean
+from cabafl.methods.averaging import plain_sum, weighted_mean
 from cabafl.methods.base import Objective, Parameters, Server, Upload, Weights
 from cabafl.methods.slots import InFlight, RoundMethod, default_buffer
 
@@ -121,7 +121,7 @@ class FedSA(RoundMethod):
             for beta, (_, _, model) in zip(betas, arrived, strict=True):
                 self.model = weighted_mean([self.model, model], [1.0 - beta, beta])
         else:
-            kept = max(0.0, 1.0 - sum(betas))
+            kept = max(0.0, 1.0 - plain_sum(betas))
             self.model = weighted_mean([self.model, *(model for _, _, model in arrived)], [kept, *betas])
         server.publish(self.model, devices=[device for device, _, _ in arrived], weights=betas)
 

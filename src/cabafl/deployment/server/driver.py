@@ -123,6 +123,8 @@ class FleetDriver:
 
     def _change(self, settings: list[str], now: float) -> str:
         """All of them, or none if one is not accepted."""
+        if not settings:
+            raise UserError("set: no settings; accepted: KEY=VALUE, e.g. run.wall_time=7200")
         found, changes = [], dict(self.engine.changes)
         for setting in settings:
             change = parse_change(setting, self.run.experiment, changes)
