@@ -155,7 +155,7 @@ class MemoryLink:
         if packet.connection == self.connection:
             self.client.unconfirmed.pop(packet.mid, None)
 
-    def slow_down(self) -> None:
+    def slow_down(self, slow: bool = True) -> None:
         """See `Link`."""
         self.slow = True
 
