@@ -157,7 +157,7 @@ class MemoryLink:
 
     def slow_down(self, slow: bool = True) -> None:
         """See `Link`."""
-        self.slow = True
+        self.slow = slow
 
     def wake(self) -> None:
         """See `Link`."""
