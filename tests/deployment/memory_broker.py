@@ -155,9 +155,9 @@ class MemoryLink:
         if packet.connection == self.connection:
             self.client.unconfirmed.pop(packet.mid, None)
 
-    def slow_down(self) -> None:
+    def slow_down(self, slow: bool = True) -> None:
         """See `Link`."""
-        self.slow = True
+        self.slow = slow
 
     def wake(self) -> None:
         """See `Link`."""

@@ -17,6 +17,7 @@ pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cab
 from safetensors.numpy import load_file
 
 from cabafl.deployment.broker import find_mosquitto
+from cabafl.deployment.log import MOST_COMPLAINTS
 from tests.deployment.bed import (
     GONE_AFTER,
     Bed,
@@ -94,8 +95,8 @@ def test_devices_that_behave_oddly(fleet: Bed) -> None:
     assert lines[10]["online"]
     assert lines[10]["samples"] == 0
     log = fleet.running["server"].output()
-    assert all(log.count(f"device {number}:") < 20 for number in range(13)), "repeated complaints are counted"
-    assert "device 9: other complaints about this device" in log
+    most = MOST_COMPLAINTS + 10  # it joins, too
+    assert all(log.count(f"device {number}:") < most for number in range(13)), "no device fills the log"
     assert "device 12: joins more than 6 times a minute" in log
     assert "Traceback" not in log
 
@@ -141,6 +142,7 @@ def test_server_and_broker_are_killed(fleet: Bed) -> None:
     settings = [f"fleet.slots={SLOTS}", "method.k=2", "method.m=2"]
     fleet.serve(*settings)
     fleet.wait_for_uploads(10, "the start")
+    fleet.signal("broker", signal.SIGUSR1)  # saves its database, which is old when it is needed
     for _ in range(2):
         fleet.kill("server")
         time.sleep(2.0)  # answers wait in the broker
@@ -156,5 +158,7 @@ def test_server_and_broker_are_killed(fleet: Bed) -> None:
     events = fleet.stop()
     check_result(fleet, events)
     assert uploaders(events).keys() == set(range(8))
-    assert set().union(*losses(events).values(), set()) <= {"left", "crash"}
-    assert "Traceback" not in fleet.running["server"].output()
+    assert not losses(events), "devices keep their answers until they are counted"
+    log = fleet.running["server"].output()
+    assert [line.rpartition("=")[2] for line in log.splitlines() if "connected to" in line] == ["True", "True", "False"]
+    assert "Traceback" not in log

@@ -70,6 +70,7 @@ class DeviceLoop:
         self._failure: BaseException | None = None
         self._connected: float | None = None  # since when
         self._short = 0  # short connections in a row
+        self._slow = False  # waits longer before it connects again
 
     def run(self) -> None:
         """Takes part until SIGTERM, SIGINT or ``stop``."""
@@ -175,12 +176,16 @@ class DeviceLoop:
     def _disconnect(self, lost: Disconnected) -> None:
         """Some brokers do not tell a client that another one has taken its place: then connections are short."""
         self.log.warn(lost.text)
-        short = self._connected is not None and time.monotonic() - self._connected < SHORT_CONNECTION
-        self._short = self._short + 1 if short else 0
+        if self._connected is not None:
+            short = time.monotonic() - self._connected < SHORT_CONNECTION
+            self._short = self._short + 1 if short else 0
+            self.link.slow_down(short and self._slow)
+            self._slow = short and self._slow
         self._connected = None
         if lost.taken_over or self._short >= MANY_SHORT:
             self._short = 0
             self.log.warn("the broker ends each connection soon: another process may use this device's certificate")
+            self._slow = True
             self.link.slow_down()
 
     # Both

@@ -174,9 +174,10 @@ class Link:
         if packet.connection == self.connection:
             self._client.ack(packet.mid, QOS)
 
-    def slow_down(self) -> None:
-        """Waits longer before each new connection: another client takes this one's place again and again."""
-        self._client.reconnect_delay_set(*SLOW_DELAY)
+    def slow_down(self, slow: bool = True) -> None:
+        """Waits longer before each new connection, because another client takes this one's place again and again; or
+        no longer than usual."""
+        self._client.reconnect_delay_set(*(SLOW_DELAY if slow else RECONNECT_DELAY))
 
     def wake(self) -> None:
         """Puts None into ``incoming``: gives up waiting. Safe in a signal handler."""
