@@ -8,6 +8,7 @@ import numpy as np
 from cabafl.assembly import make_method
 from cabafl.config import load_experiment
 from cabafl.engine.core import EngineSetup, Limits
+from cabafl.engine.defence import AUTOMATIC, DefenceRules
 from cabafl.engine.inputs import Arrived, Gathered, Input, Joined, Passed, Started
 from cabafl.engine.wall import WallEngine
 from cabafl.execution.inline import LazyExecutor
@@ -34,7 +35,7 @@ def trained(job: int, weights: Weights) -> Weights:
     return (weights + rng(3, "training", job).normal(0, 0.1, weights.size)).astype(np.float32)
 
 
-def wall_engine(name: str, emit: Any, **limits: Any) -> WallEngine:
+def wall_engine(name: str, emit: Any, rules: DefenceRules = AUTOMATIC, **limits: Any) -> WallEngine:
     """The engine of a run of 60 s that no device has joined yet."""
     setup = EngineSetup(
         method=method_named(name),
@@ -45,6 +46,7 @@ def wall_engine(name: str, emit: Any, **limits: Any) -> WallEngine:
         slots=SLOTS,
         limits=Limits(**{"seconds": SECONDS, "evaluate_every": 7.0, **limits}),
         trainable=INITIAL.size,
+        defence=rules,
     )
     return WallEngine(setup, DEVICES)
 

@@ -13,7 +13,7 @@ from cabafl.engine.virtual import VirtualEngine
 from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt, TrainJob
 from cabafl.fleet import Faults, Fleet
 from cabafl.learning.evaluation import Score
-from cabafl.learning.task import Trained
+from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import PLAIN, Method, Objective, Random, Weights
 from cabafl.recording.events import Dispatched, Event, Lost, Noted, Published
 
@@ -73,7 +73,7 @@ class ScriptedExecutor:
         if isinstance(job, TrainJob):
             self.trained.append(job)
             made = self.train(job)
-            return made if isinstance(made, Trained) else Trained(made)
+            return made if isinstance(made, TrainingResult) else TrainingResult(made)
         if isinstance(job, EvaluateJob):
             return Score(0, 0.0, 1)
         return self.table.copy()

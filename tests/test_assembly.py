@@ -81,4 +81,4 @@ def test_what_devices_reveal_is_announced() -> None:
     announce(make_method(load_experiment(None, ["method.features=labels"])), said.append)
     announce(make_method(load_experiment(None, [])), said.append)
     assert len(said) == 1
-    assert "how many samples of each class" in said[0]
+    assert "number of samples per class" in said[0]

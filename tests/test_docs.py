@@ -12,6 +12,7 @@ from cabafl import methods, models
 from cabafl.cli.main import app
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.catalogue import DESCRIPTIONS
+from cabafl.engine.changes import CHANGEABLE
 from cabafl.lifecycle.simulate import simulate
 from cabafl.recording.events import Evaluated
 
@@ -40,6 +41,15 @@ def test_every_section_of_an_experiment_is_in_the_reference() -> None:
         assert f"| `{name}` | `{field.annotation.__name__}` |" in text
 
 
+def inner_keys() -> list[tuple[str, str]]:
+    """Keys of tables inside a section, such as ``[fleet.faults]``."""
+    found = []
+    for section, field in Experiment.model_fields.items():
+        for inner, table in getattr(field.annotation, "model_fields", {}).items():
+            found += [(f"{section}.{inner}", key) for key in getattr(table.annotation, "model_fields", {})]
+    return found
+
+
 def method_keys() -> list[tuple[str, str]]:
     return [(name, key) for name in methods.NAMES for key in methods.find(name).Parameters.model_fields]
 
@@ -49,6 +59,19 @@ def test_every_key_of_the_experiment_is_explained_under_its_section(section: str
     text = page("experiment-file.md")
     part = text.split(f"\n## `[{section}]`", 1)[1].split("\n## ", 1)[0] if section else text
     assert f"\n| `{key}` |" in part
+
+
+@pytest.mark.parametrize(("table", "key"), inner_keys())
+def test_every_key_of_an_inner_table_is_explained_under_it(table: str, key: str) -> None:
+    part = page("experiment-file.md").split(f"\n### `[{table}]`", 1)[1].split("\n##", 1)[0]
+    assert f"\n| `{key}` |" in part
+
+
+def test_every_setting_that_may_change_is_named() -> None:
+    words = " ".join(page("experiment-file.md").split())
+    sentence = words.split("may also change while a run on real devices goes on", 1)[1].split("A default of", 1)[0]
+    names = [key.split(".")[-1] for key in CHANGEABLE if not key.startswith("run.defence.")]
+    assert [name for name in names if f"`{name}`" not in sentence] == []
 
 
 @pytest.mark.parametrize(("method", "key"), method_keys())

@@ -1,14 +1,16 @@
 """What `State` objects may contain, and what stored data may create."""
 
 import json
+from array import array
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from cabafl.methods.base import Floats
-from cabafl.state import Decoder, Encoder, State
+from cabafl.state import Decoder, Encoder, State, frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,31 @@ def test_an_attribute_called_state_is_an_attribute() -> None:
     assert stored(Plain()).state == {"an attribute": "of this name"}
 
 
-@pytest.mark.parametrize("value", [Pair(1, 2), {1, 2}, np.float64(1.0), np.int64(1), b"bytes", object()])
+def test_arrays_of_floats_come_back_as_they_were() -> None:
+    values = array("d", [0.1, float("inf"), -0.0, 1e-300])
+    again, empty = stored([values, array("d")])
+    assert isinstance(again, array)
+    assert again.tobytes() == values.tobytes()
+    assert empty == array("d")
+
+
+def test_a_read_only_array_comes_back_read_only() -> None:
+    one, other = stored([frozen(np.arange(3)), np.arange(3)])
+    assert not one.flags.writeable
+    assert other.flags.writeable
+
+
+def test_an_encoder_copies_what_it_does_not_share() -> None:
+    kept, copied = np.arange(3.0), np.arange(3)
+    encoder = Encoder(shares=lambda array: array.dtype == np.float64)
+    tree = encoder.encode([kept, copied, copied, torch.from_numpy(copied)])
+    copied[:] = 7
+    assert encoder.arrays[tree[1][1]] is kept
+    assert tree[2] == tree[3]
+    assert [encoder.arrays[tree[i][1]].tolist() for i in (2, 4)] == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("value", [Pair(1, 2), {1, 2}, array("i"), np.float64(1.0), np.int64(1), b"bytes", object()])
 def test_other_types_are_refused_with_their_name(value: Any) -> None:
     with pytest.raises(TypeError, match=f"cannot store a {type(value).__name__}: .*accepted: plain numbers"):
         Encoder().encode([value])

@@ -12,9 +12,11 @@ from cabafl.config import Experiment
 from cabafl.data.dataset import Dataset, Split
 from cabafl.data.partition import Partition, make_partition
 from cabafl.engine.core import EngineSetup, Limits
+from cabafl.engine.defence import DefenceRules
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
-from cabafl.fleet import TIERS, Faults, Fleet, Speeds, config_counts, gaussian_fleet, read_trace, tiered_fleet
+from cabafl.fleet import TIERS, Attack, Faults, Fleet, Speeds, config_counts, gaussian_fleet, read_trace, tiered_fleet
+from cabafl.fleet.attacks import STRENGTHS
 from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
 from cabafl.learning.spec import TaskSpec
@@ -88,6 +90,7 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
         trainable=model.layout.trainable,
         epochs=training.epochs,
         learning_rate=training.learning_rate,
+        defence=DefenceRules(**run.defence.model_dump()),
     )
 
 
@@ -251,4 +254,14 @@ def make_faults(experiment: Experiment, devices: int) -> Faults:
         present_seconds=section.present_seconds,
         absent_seconds=section.absent_seconds,
         trace=read_trace(Path(section.trace), devices) if section.trace else {},
+        attack=make_attack(experiment, devices),
     )
+
+
+def make_attack(experiment: Experiment, devices: int) -> Attack | None:
+    """The simulated liars, if the experiment has any."""
+    section = experiment.fleet.faults
+    if section.attack is None or round(section.attack_share * devices) == 0:
+        return None
+    strength = section.attack_strength or STRENGTHS[section.attack]
+    return Attack(section.attack, section.attack_share, strength, devices, experiment.seed)

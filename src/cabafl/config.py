@@ -1,17 +1,17 @@
 """The description of an experiment: a typed object, one section per table of the TOML file, a default for every key."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cabafl.errors import UserError
-from cabafl.names import DatasetName, LabelLevel, PartitionName
-from cabafl.tiers import CONFIGS, TIERS
+from cabafl.names import AttackName, DatasetName, LabelLevel, PartitionName
 from cabafl.toml import read_toml
 from cabafl.validation import validated
+from cabafl.values import AutoPositive, AutoShare, Devices, TierCounts, TierWatts, Workers
 
 RENAMED = {("run", "evaluate_aggregations"): "evaluate_versions"}  # keys of 0.1
 EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")  # of [run]: they change no result
@@ -29,43 +29,6 @@ class Section(BaseModel):
         if not isinstance(values, dict):
             return values
         return {name: None if value == "none" else value for name, value in values.items()}
-
-
-def _auto_or_count(value: Any) -> Any:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return value
-    raise ValueError("accepted: 'auto' or a whole number from 1")
-
-
-def _auto_or_workers(value: Any) -> Any:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1024):
-        return value
-    raise ValueError("accepted: 'auto' (one per core), 0 (no worker processes) or a number of worker processes")
-
-
-def _counts_or_config(value: Any) -> Any:
-    if isinstance(value, str):
-        if value in CONFIGS:
-            return value
-    elif isinstance(value, Mapping) and all(
-        name in TIERS and isinstance(n, int) and n >= 0 for name, n in value.items()
-    ):
-        return dict(value)
-    raise ValueError(f"accepted: {', '.join(CONFIGS)} or a table of counts for {', '.join(TIERS)}")
-
-
-def _watts_by_tier(value: Any) -> Any:
-    if isinstance(value, Mapping) and all(
-        name in TIERS and isinstance(w, int | float) and w >= 0 for name, w in value.items()
-    ):
-        return {name: float(w) for name, w in value.items()}
-    raise ValueError(f"accepted: a table of watts (0 or more) for {', '.join(TIERS)}")
-
-
-Workers = Annotated[Literal["auto"] | int, BeforeValidator(_auto_or_workers)]
-Devices = Annotated[Literal["auto"] | int, BeforeValidator(_auto_or_count)]
-TierCounts = Annotated[str | dict[str, int], BeforeValidator(_counts_or_config)]
-TierWatts = Annotated[dict[str, float], BeforeValidator(_watts_by_tier)]
 
 
 class DataSection(Section):
@@ -120,11 +83,26 @@ class FaultsSection(Section):
     present_seconds: float | None = Field(None, gt=0, description="mean time a device stays online (exponential)")
     absent_seconds: float | None = Field(None, gt=0, description="mean time a device stays offline (exponential)")
     trace: str | None = Field(None, description="CSV file of absences instead: device,leave,back in seconds")
+    attack: AttackName | None = Field(
+        None, description="what liars do: sign-flip | noise | scale | label-flip | claim (see docs/robustness.md)"
+    )
+    attack_share: float = Field(0.1, ge=0, le=1, description="share of the devices that attack, if attack is set")
+    attack_strength: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="factor of the attack; default: 4 (sign-flip), 10 (noise, scale), 1000 (claim)",
+    )
 
     @model_validator(mode="after")
-    def _both_times(self) -> "FaultsSection":
+    def _consistent(self) -> "FaultsSection":
         if (self.present_seconds is None) != (self.absent_seconds is None):
             raise ValueError("fleet.faults: set both present_seconds and absent_seconds, or neither")
+        if self.attack_strength is not None and self.attack in (None, "label-flip"):
+            raise ValueError(
+                f"fleet.faults.attack_strength = {self.attack_strength}: needs an attack with a factor; accepted: "
+                "fleet.faults.attack = sign-flip, noise, scale or claim"
+            )
         return self
 
 
@@ -229,6 +207,24 @@ class MethodSection(BaseModel):
         return dict(self.model_extra or {})
 
 
+class DefenceSection(Section):
+    """What the server does with uploads, features and claims before the method sees them. ``auto`` is off in a
+    simulation and `engine.defence.DEPLOYED` on real devices."""
+
+    update_clip: AutoPositive = Field(
+        "auto",
+        description="clip an update to this multiple of the median update norm: auto (off in simulations) | none | > 0",
+    )
+    feature_clip: AutoPositive = Field(
+        "auto", description="clip a feature vector to this multiple of the collection's median norm: auto | none | > 0"
+    )
+    sample_quantile: AutoShare = Field(
+        "auto",
+        description="count at most sample_factor times this quantile of the claimed samples: auto | none | up to 1",
+    )
+    sample_factor: float = Field(2.0, ge=1, allow_inf_nan=False, description="see sample_quantile")
+
+
 class RunSection(Section):
     """Length of the run, evaluation, and where jobs are computed."""
 
@@ -250,8 +246,9 @@ class RunSection(Section):
     evaluate_versions: int | None = Field(
         None, ge=1, description="evaluate every n-th published version instead of at fixed times"
     )
-    slot_timeout: float | None = Field(
-        None, gt=0, description="give up a job after this many seconds, on the clock of the run"
+    slot_timeout: AutoPositive = Field(
+        "auto",
+        description="give up a job after so many seconds: auto (real devices: 5 x the median; simulated: never) | none",
     )
     max_staleness: int | None = Field(
         None, ge=0, description="discard uploads whose staleness exceeds this many versions"
@@ -267,6 +264,7 @@ class RunSection(Section):
     )
     checkpoint_every: float = Field(60.0, gt=0, description="wall seconds between checkpoints")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu | cuda | cuda:1")
+    defence: DefenceSection = DefenceSection()
 
     @model_validator(mode="before")
     @classmethod

@@ -1,5 +1,6 @@
 """Files that are complete or untouched: atomic writes, locks, and what a full disk means for a run."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -12,14 +13,19 @@ from typing import IO, Any
 from cabafl.errors import RunStopped, UserError
 
 
-def sync(path: Path) -> None:
-    """Returns when the file's bytes are on disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def sync_folder(path: Path) -> None:
+    """Returns when the names in a folder are on disk: files created, renamed and deleted. Does nothing on a file system
+    that cannot."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Writes the whole file or, on an error, leaves it as it was."""
+    """Writes the whole file or, on an error, leaves it as it was; returns when it is on disk."""
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as file:
@@ -30,6 +36,7 @@ def write_atomic(path: Path, content: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+    sync_folder(path.parent)
 
 
 def lock(file: IO[Any], busy: str, patience: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Names of data sets, partitions and label levels: `config` validates them, `data` implements them.
+"""Names that experiment files accept: `config` validates them, the rooms that implement them use them too.
 
 Imports nothing heavy: `cabafl --help` and `cabafl config` load this module.
 """
@@ -19,6 +19,7 @@ DatasetName = Literal[
 ]
 PartitionName = Literal["iid", "dirichlet", "natural", "shards", "coarse-balanced"]
 LabelLevel = Literal["fine", "coarse"]  # of CIFAR-100: 100 or 20 classes
+AttackName = Literal["sign-flip", "noise", "scale", "label-flip", "claim"]  # what simulated liars do
 
 DATASETS: tuple[str, ...] = get_args(DatasetName)
 PARTITIONS: tuple[str, ...] = get_args(PartitionName)

@@ -3,62 +3,89 @@
 A value becomes a JSON tree plus a table of arrays. In the tree, numbers, strings, booleans and None stand for
 themselves; everything else is a list that starts with its kind::
 
-    ["array", name]   ["tensor", name]   ["list", item, ...]   ["tuple", item, ...]
+    ["array", name]   ["frozen", name]   ["tensor", name]   a read-only array is "frozen" and comes back read-only
+    ["floats", name]                     an `array.array` of type "d"
+    ["list", item, ...]                  ["tuple", item, ...]
     ["dict", [key, value], ...]          ["state", "module:Class", {attribute: value}]
 """
 
 import dataclasses
-from typing import Any
+from array import array
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 Arrays = dict[str, npt.NDArray[Any]]
+Array = TypeVar("Array", bound=npt.NDArray[Any])
+
+_PLAIN = frozenset({type(None), bool, str, int, float})
+
+
+def frozen(values: Array) -> Array:
+    """Makes an array read-only and returns it. A checkpoint shares such an array with the run instead of copying it."""
+    values.flags.writeable = False
+    return values
 
 
 class State:
     """Base of classes whose instances can be stored: their attributes are their whole state.
 
-    Attributes hold numbers, strings, None, NumPy arrays, torch tensors, lists, tuples, dictionaries and other states. A
+    Attributes hold numbers, strings, None, NumPy arrays, torch tensors, arrays of type "d", lists, tuples, dictionaries
+    and other states. Long rows of floats belong into arrays: 100,000 take 0.03 ms to encode, 7 ms as a list. A
     dataclass is rebuilt through its constructor; any other class without calling ``__init__``. A class that keeps more
     than its attributes defines ``state()``, which returns a dictionary, and ``restore(dictionary)``.
     """
 
 
 class Encoder:
-    """Turns values into JSON trees and collects their arrays in `arrays`. Shared arrays are stored once."""
+    """Turns values into JSON trees and collects their arrays in `arrays`. Shared arrays are stored once.
 
-    def __init__(self) -> None:
+    Args:
+        shares: Which arrays are collected as they are; all others are copied. None: no array is copied.
+    """
+
+    def __init__(self, shares: Callable[[npt.NDArray[Any]], bool] | None = None) -> None:
         self.arrays: Arrays = {}
+        self._shares = shares
         self._names: dict[int, str] = {}
         self._kept: list[Any] = []  # keeps the arrays alive, so that their ids stay unique
 
     def encode(self, value: Any) -> Any:
         """The tree of a value. Raises TypeError for a type that cannot be stored, at any depth."""
-        if value is None or isinstance(value, bool | str) or type(value) in (int, float):
+        kind = type(value)
+        if kind in _PLAIN or isinstance(value, str):
             return value
         if isinstance(value, np.ndarray):
-            return ["array", self._name(value, value)]
+            return ["array" if value.flags.writeable else "frozen", self._name(value, value)]
         if isinstance(value, torch.Tensor):
             return ["tensor", self._name(value, value.numpy())]
-        if type(value) in (list, tuple):  # not subclasses: a NamedTuple would come back as a tuple
-            return [type(value).__name__, *map(self.encode, value)]
+        if kind in (list, tuple):  # not subclasses: a NamedTuple would come back as a tuple
+            return [kind.__name__, *map(self.encode, value)]
+        if kind is array and value.typecode == "d":
+            return ["floats", self._add(value, np.array(value))]
         if isinstance(value, dict):
             return ["dict", *([self.encode(k), self.encode(v)] for k, v in value.items())]
         if isinstance(value, State):
-            return ["state", name_of(type(value)), {k: self.encode(v) for k, v in attributes(value).items()}]
+            return ["state", name_of(kind), {k: self.encode(v) for k, v in attributes(value).items()}]
         raise TypeError(
-            f"a checkpoint cannot store a {type(value).__name__}: {value!r}; accepted: plain numbers, strings, arrays, "
+            f"a checkpoint cannot store a {kind.__name__}: {value!r}; accepted: plain numbers, strings, arrays, "
             "lists, tuples, dictionaries and subclasses of cabafl.state.State"
         )
 
-    def _name(self, owner: Any, array: npt.NDArray[Any]) -> str:
-        if id(owner) not in self._names:
-            self._names[id(owner)] = str(len(self.arrays))
-            self.arrays[self._names[id(owner)]] = array
-            self._kept.append(owner)
-        return self._names[id(owner)]
+    def _name(self, owner: Any, values: npt.NDArray[Any]) -> str:
+        name = self._names.get(id(owner))
+        if name is not None:
+            return name
+        return self._add(owner, values if self._shares is None or self._shares(values) else values.copy())
+
+    def _add(self, owner: Any, values: npt.NDArray[Any]) -> str:
+        name = self._names[id(owner)] = str(len(self.arrays))
+        self.arrays[name] = values
+        self._kept.append(owner)
+        return name
 
 
 class Decoder:
@@ -79,6 +106,10 @@ class Decoder:
         kind, *rest = tree
         if kind == "array":
             return self._arrays[rest[0]]
+        if kind == "frozen":
+            return frozen(self._arrays[rest[0]])
+        if kind == "floats":
+            return array("d", self._arrays[rest[0]].tobytes())
         if kind == "tensor":
             return self._tensors.setdefault(rest[0], torch.from_numpy(self._arrays[rest[0]]).clone())
         if kind in ("list", "tuple"):

@@ -57,7 +57,7 @@ def _fields(model: type[BaseModel], path: list[str]) -> list[str]:
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return []
         model = inner
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _lower(text: str) -> str:

@@ -1,320 +1,164 @@
-"""Whole runs with real processes, TLS and keys: devices die, lie, never answer and join late; server and SuperLink are
-killed; and the simulator repeats the decisions of a finished run."""
+"""Whole runs with real processes and TLS: devices die, lie, never answer, join late; server and broker are killed."""
 
 import json
-import os
+import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
+pytest.importorskip("paho.mqtt", reason="needs paho-mqtt: pip install 'cabafl[deploy]'")
+pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cabafl[deploy]'")
 
 from safetensors.numpy import load_file
 
-from cabafl.assembly import assemble_server, engine_setup
-from cabafl.config import load_experiment
-from cabafl.deployment.folder.layout import DEVICE, FleetFolder, FleetSettings
-from cabafl.deployment.folder.provision import make_fleet
-from cabafl.deployment.testbed.programs import environment, start_proxy, start_superlink
-from cabafl.deployment.testbed.testbed import has_proxy
-from cabafl.engine.inputs import Arrived, Gathered, Joined
-from cabafl.engine.journal import Journal
-from cabafl.engine.virtual import VirtualEngine
-from cabafl.execution.base import FeatureJob, Interrupt
-from cabafl.processes.children import LOOPBACK, Child, Children, free_ports
-from cabafl.recording.events import Event
-from tests.scripted import ScriptedExecutor, timetable
+from cabafl.deployment.broker import find_mosquitto
+from cabafl.deployment.log import MOST_COMPLAINTS
+from tests.deployment.bed import (
+    GONE_AFTER,
+    Bed,
+    bed,
+    check_that_every_job_ends_once,
+    losses,
+    uploaders,
+)
+
+if find_mosquitto() is None:
+    pytest.skip("needs Mosquitto 2 (Debian: apt-get install mosquitto)", allow_module_level=True)
 
 pytestmark = pytest.mark.deploy
 
-ROOT = Path(__file__).parents[2]
-NEVER = 1e6  # seconds: after the end of the run
 SLOTS = 4
-ODD_DEVICES = {4: "silent", 5: "nan", 6: "layout"}
-FAULT_SETTINGS = [
-    f"fleet.slots={SLOTS}",
-    "run.slot_timeout=60",
-    "run.wall_time=130",
-    "method.k=2",
-    "deploy.start_devices=7",
-]
-SETTINGS = [
-    "data.train_limit=600",
-    "data.test_limit=100",
-    "data.partition=iid",
-    "model.name=mlp",
-    "training.epochs=1",
-    "run.evaluate_every=5",
-    "run.checkpoint_every=7",
-    "deploy.keep_journal=true",
-]
-
-
-@dataclass
-class Bed:
-    """A fleet on loopback; all processes end with the test."""
-
-    path: Path
-    children: Children
-    fleet: FleetFolder
-    running: dict[str, Child] = field(default_factory=dict)
-
-    def start(self, name: str, *command: str) -> Child:
-        words = {**environment(self.path), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-        self.running[name] = self.children.start(name, [sys.executable, "-m", *command], words, self.path)
-        return self.running[name]
-
-    def device(self, number: int, how: str | None = None) -> Child:
-        folder = str(self.fleet.device_folders()[number])
-        if how is not None:
-            return self.start(f"device-{number}", "tests.deployment.odd_device", folder, how)
-        return self.start(f"device-{number}", "cabafl", "deploy", "device", folder)
-
-    def serve(self, *settings: str) -> Child:
-        words = [*SETTINGS, *settings, "--out", str(self.path / "run"), "--quiet"]
-        return self.start("server", "cabafl", "deploy", "server", str(self.fleet.path), *words)
-
-    def kill(self, name: str) -> None:
-        os.kill(self.running[name].process.pid, signal.SIGKILL)
-        self.running[name].process.wait()
-
-    def status(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads((self.fleet.state / "status.json").read_text())
-        except FileNotFoundError:
-            return {"state": "none", "uploads": 0, "devices": []}
-        return found
-
-    def wait(self, what: str, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            server = self.running["server"]
-            assert server.process.poll() in (None, 0), server.output()
-            assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s: {self.status()}"
-            time.sleep(0.2)
-
-    def end(self, seconds: float) -> list[dict[str, Any]]:
-        """Waits for the server to finish; returns the events of its run."""
-        server = self.running["server"]
-        assert server.process.wait(seconds) == 0, server.output()
-        return read_events(self.path / "run")
-
-
-def read_events(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-
-
-def bed_of(path: Path, devices: int, pace: float) -> Bed:
-    port, superlink_port = free_ports(2)
-    settings = FleetSettings(ip=(LOOPBACK,), port=port, superlink_port=superlink_port, listen=LOOPBACK)
-    fleet = make_fleet(path / "fleet", settings, devices)
-    server = settings.address if has_proxy() else settings.superlink
-    for device in fleet.devices():
-        text = f'server = "{server}"\nid = {device.id}\npartition-id = {device.id}\npace = {pace}\nheartbeat = 10.0\n'
-        (device.folder / DEVICE).write_text(text)
-    bed = Bed(path, Children(path / "logs"), fleet)
-    bed.running["superlink"] = start_superlink(bed.children, fleet)
-    if has_proxy():
-        bed.running["proxy"] = start_proxy(bed.children, fleet)
-    return bed
-
-
-MakeBed = Callable[[int, float], Bed]  # number of devices, seconds per job
+HONEST = "honest"
+ODD = {
+    2: HONEST,
+    3: "nan",
+    4: "layout",
+    5: "silent",
+    6: "malformed",
+    7: "version",
+    8: "replay",
+    9: "another",
+    10: "empty",
+    11: "huge",
+    12: "flood",
+}
+RANDOM = ["method.name=fedasync", f"fleet.slots={SLOTS}"]  # every device gets a job soon
 
 
 @pytest.fixture
-def beds(tmp_path: Path) -> Iterator[MakeBed]:
-    made: list[Bed] = []
-
-    def make(devices: int, pace: float) -> Bed:
-        made.append(bed_of(tmp_path, devices, pace))
-        return made[-1]
-
-    yield make
-    for bed in made:
-        bed.children.stop()
+def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bed]:
+    with bed(tmp_path, **request.param) as made:
+        yield made
 
 
-def test_everything_that_can_go_wrong(beds: MakeBed) -> None:
-    bed = beds(8, 1.0)
-    for number in range(4):
-        bed.device(number)
-    for number, how in ODD_DEVICES.items():
-        bed.device(number, how)
-    bed.serve(*FAULT_SETTINGS)
-    bed.wait("the start", lambda: bed.status()["uploads"] >= 3, 90)
-    bed.device(7)  # joins during the run
-    bed.wait("training on device 0", lambda: bed.status()["devices"][0]["job"] is not None)
-    bed.kill("device-0")
-    time.sleep(3)
-    restart_server(bed)
-    restart_superlink(bed)
-    events = bed.end(240)
-
-    assert all(np.isfinite(tensor).all() for tensor in load_file(bed.path / "run" / "model.safetensors").values())
-    assert json.loads((bed.path / "run" / "summary.json").read_text())["clock"] == "wall"
-    assert not bed.status()["devices"][0]["online"], "it was killed"
-    check_that_every_job_counts_once(events)
-    check_losses_and_uploads_by_device(events)
+def check_result(made: Bed, events: list[dict[str, Any]]) -> None:
+    """A complete run with a usable model, in which every job counts once."""
+    check_that_every_job_ends_once(events, SLOTS)
+    run = made.path / made.run
+    assert all(np.isfinite(tensor).all() for tensor in load_file(run / "model.safetensors").values())
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["clock"] == "wall"
+    assert summary["uploads"] == sum(uploaders(events).values())
 
 
-def restart_server(bed: Bed) -> None:
-    """Kills the server, starts it again, and waits for new uploads."""
-    bed.kill("server")
-    before = bed.status()["uploads"]
-    time.sleep(2)
-    bed.serve(*FAULT_SETTINGS)
-    bed.wait("uploads after the server came back", lambda: bed.status()["uploads"] > before + 2)
+@pytest.mark.parametrize("fleet", [{"devices": 13}], indirect=True)
+def test_devices_that_behave_oddly(fleet: Bed) -> None:
+    fleet.odd(ODD)
+    for number in (0, 1):
+        fleet.device(number)
+    fleet.serve(*RANDOM, "run.slot_timeout=6", "deploy.start_devices=12")
+    fleet.wait("the start", lambda status: status["state"] == "running")
+    busy = [number for number in range(13) if number not in (5, 7, 10)]
+    fleet.wait("jobs for each", lambda status: all(status["devices"][number]["jobs"] > 4 for number in busy))
+    fleet.wait("the end of a silence", lambda status: status["losses"].get("timeout", 0) > 0)
+    lines = fleet.status()["devices"]
+    events = fleet.stop()
+    check_result(fleet, events)
 
-
-def restart_superlink(bed: Bed) -> None:
-    """Kills the SuperLink, starts it again, and waits for new uploads."""
-    bed.kill("superlink")
-    time.sleep(1)
-    bed.running["superlink"] = start_superlink(bed.children, bed.fleet)
-    before = bed.status()["uploads"]
-    bed.wait("uploads after the SuperLink came back", lambda: bed.status()["uploads"] > before + 2)
-
-
-def check_that_every_job_counts_once(events: list[dict[str, Any]]) -> None:
-    sent = {event["job"] for event in events if event["event"] == "dispatch"}
-    uploads = Counter(event["job"] for event in events if event["event"] == "upload")
-    losses = {event["job"] for event in events if event["event"] == "loss"}
-    assert set(uploads.values()) == {1}, "no upload counts twice"
-    assert not uploads.keys() & losses
-    assert sent == set(range(len(sent))), "every job is in the record once"
-    assert len(sent - uploads.keys() - losses) <= SLOTS, "no job vanishes: the rest is under way at the end"
-
-
-def check_losses_and_uploads_by_device(events: list[dict[str, Any]]) -> None:
-    device_of = {event["job"]: event["device"] for event in events if event["event"] == "dispatch"}
-    lost: dict[int, set[str]] = {}
-    for event in events:
-        if event["event"] == "loss":
-            lost.setdefault(device_of[event["job"]], set()).add(event["reason"])
-    assert lost.pop(4, {"timeout"}) <= {"timeout"}, "it never answers"
-    assert lost.pop(5, {"rejected"}) <= {"rejected"}, "it sends NaN"
-    assert lost.pop(6, {"rejected"}) <= {"rejected"}, "it sends another layout"
-    assert lost.pop(0) <= {"left", "crash", "timeout"}, "it was killed"
+    lost = losses(events)
+    assert set(lost.pop(3)) == {"rejected"}, "it sends NaN"
+    assert set(lost.pop(4)) == {"rejected"}, "it sends another layout"
+    assert lost.pop(5) == {"timeout": 1}, "it never answers, so that it gets one job only"
+    assert set(lost.pop(12, {})) <= {"crash"}, "another process does not have the job"
     assert not lost, "no other device loses a job"
-    uploaded = {device_of[event["job"]] for event in events if event["event"] == "upload"}
-    assert uploaded == {0, 1, 2, 3, 7}, "the device that joined late takes part; odd devices never upload"
+    assert uploaders(events).keys() >= {0, 1, 2, 6, 8, 9, 11}
+    assert not uploaders(events).keys() & {3, 4, 5, 7, 10}
+
+    assert {number for number in range(13) if lines[number]["faults"]} >= {3, 4, 6, 9, 12}
+    assert not any(lines[number]["faults"] for number in (0, 1, 2, 8, 10, 11)), "what arrives twice is no fault"
+    assert lines[7]["declined"] == "protocol version 2; accepted: 1 (upgrade the older side)"
+    assert lines[10]["online"]
+    assert lines[10]["samples"] == 0
+    log = fleet.running["server"].output()
+    most = MOST_COMPLAINTS + 10  # it joins, too
+    assert all(log.count(f"device {number}:") < most for number in range(13)), "no device fills the log"
+    assert "device 12: joins more than 6 times a minute" in log
+    assert "Traceback" not in log
 
 
-def test_a_testbed_on_one_machine(tmp_path: Path) -> None:
-    """Runs the command twice: the second time the run is already complete."""
-    words = ["deploy", "local", *SETTINGS, "run.max_dispatches=9", "fleet.slots=2"]
-    command = [sys.executable, "-m", "cabafl", *words, "--devices=3", "--time-scale=30", f"--out={tmp_path / 'bed'}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    events = read_events(tmp_path / "bed/run")
-    assert sum(event["event"] == "upload" for event in events) == 9
-    seconds = [event["seconds"] for event in events if event["event"] == "answer"]
-    assert min(seconds) > 0.3, "devices are slowed down to their tiers"
-    keys = [*(tmp_path / "bed/fleet").rglob("*.key")]
-    assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
-    again = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert "already complete" in again.stdout
-
-
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [("cabafl", ["method.m=2", "method.k=2"]), ("fedasync", [])],
-)
-def test_the_simulator_repeats_a_deployed_run(beds: MakeBed, method: str, settings: list[str]) -> None:
-    """With the device times, uploads and features of a run on real devices, the simulator takes the same decisions."""
-    bed = beds(5, 0.4)
+@pytest.mark.parametrize("fleet", [{"devices": 5, "pace": 2.0}], indirect=True)
+def test_devices_that_go_and_come_back(fleet: Bed) -> None:
+    for number in range(4):
+        fleet.device(number)
+    fleet.serve(*RANDOM, "deploy.start_devices=4")
+    fleet.wait("the start", lambda status: status["uploads"] >= 2)
+    fleet.device(4)  # joins late
+    for number in (0, 1, 2):
+        fleet.wait("a job", lambda status, number=number: status["devices"][number]["job"] is not None)  # type: ignore[misc]
+        if number == 2:
+            fleet.signal("device-2", signal.SIGSTOP)
+            continue
+        fleet.kill(f"device-{number}")
+    stopped = time.monotonic()
+    before = fleet.status()["devices"]
+    fleet.device(0)  # back before anybody has noticed
+    for number in (1, 2):
+        fleet.wait("a loss", lambda status, number=number: not status["devices"][number]["online"])  # type: ignore[misc]
+    assert time.monotonic() - stopped < GONE_AFTER + 20
+    fleet.device(1)
+    fleet.signal("device-2", signal.SIGCONT)
     for number in range(5):
-        bed.device(number)
-    bed.serve(f"method.name={method}", *settings, "fleet.slots=2", "run.max_dispatches=60")  # however long that takes
-    events = bed.end(300)
-    again = simulated(bed.path / "run", events)
-    assert sum(event["event"] == "publish" for event in events) > 3
-    assert decisions(again) == decisions(events)
-    if method == "cabafl":
-        assert sum(event["event"] == "collection" and event["step"] == "end" for event in events) > 1
+        jobs = before[number]["jobs"]
+        fleet.wait("more jobs", lambda status, n=number, jobs=jobs: status["devices"][n]["jobs"] > jobs + 1)  # type: ignore[misc]
+    assert all(line["online"] for line in fleet.status()["devices"])
+    events = fleet.stop()
+    check_result(fleet, events)
+    lost = losses(events)
+    assert lost.pop(0) == {"crash": 1}, "its new process does not have the job"
+    assert lost.pop(1) == {"left": 1}
+    assert lost.pop(2) == {"left": 1}
+    assert not lost
+    assert uploaders(events).keys() == {0, 1, 2, 3, 4}
 
 
-def decisions(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the method decided, without the clock."""
-    ordered = [event for event in events if event["event"] in ("dispatch", "publish")]
-    return [{key: value for key, value in event.items() if key not in ("time", "due")} for event in ordered]
-
-
-class Recording:
-    """The journal of a deployed run. Times are dyadic fractions, different for each input, so that their sums are exact
-    in the simulator; 0 is the end of the first feature collection, which takes no time in a simulation."""
-
-    def __init__(self, run: Path) -> None:
-        journal = Journal(run, keep=True)
-        inputs = list(journal.inputs())
-        journal.close()
-        joined = sorted((given for given in inputs if isinstance(given, Joined)), key=lambda given: given.device)
-        self.sizes = [given.samples for given in joined]
-        self.arrived = {given.job: given for given in inputs if isinstance(given, Arrived)}
-        self.gathered = [given for given in inputs if isinstance(given, Gathered)]
-        self._times = {id(given): round(given.time * 1024) / 1024 + i / 2**20 for i, given in enumerate(inputs)}
-        self._zero = self._times[id(self.gathered[0])] if self.gathered else 0.0
-        self.seconds = max(self._times.values()) - self._zero
-
-    def time(self, given: Arrived | Gathered) -> float:
-        return self._times[id(given)] - self._zero
-
-    def durations(self, events: list[dict[str, Any]]) -> tuple[dict[int, list[float]], list[float]]:
-        """Seconds of each device's jobs, in order, and of the feature collections; `NEVER` if one did not end."""
-        jobs: dict[int, list[float]] = {device: [] for device in range(len(self.sizes))}
-        collections: list[float] = []
-        now = 0.0
-        for event in events:
-            if event["event"] == "upload":
-                now = self.time(self.arrived[event["job"]])
-            elif event["event"] == "dispatch":
-                given = self.arrived.get(event["job"])
-                jobs[event["device"]].append(NEVER if given is None else self.time(given) - now)
-            elif event["event"] == "collection" and event["step"] == "end":
-                now = self.time(self.gathered[len(collections) - 1])
-            elif event["event"] == "collection":
-                number = len(collections)
-                ends = number < len(self.gathered)
-                collections.append(self.time(self.gathered[number]) - now if ends else NEVER)
-        return jobs, collections
-
-
-def simulated(run: Path, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The simulator's events with the recorded times, uploads and features."""
-    recording = Recording(run)
-    jobs, collections = recording.durations(events)
-    devices = timetable(jobs, recording.sizes)
-    later = iter(collections[1:])
-    object.__setattr__(devices, "collection_seconds", lambda: np.full(len(recording.sizes), next(later)))
-    made: list[Event] = []
-    executor = Recorded(
-        {job: given.weights for job, given in recording.arrived.items()}, [given.rows for given in recording.gathered]
-    )
-    parts = assemble_server(load_experiment(run / "experiment.toml"), len(recording.sizes))
-    setup = engine_setup(parts, executor, made.append, recording.seconds)
-    setup = replace(setup, limits=replace(setup.limits, evaluate_every=NEVER))
-    VirtualEngine(setup, devices).run()
-    return [json.loads(event.line()) for event in made]
-
-
-class Recorded(ScriptedExecutor):
-    """Returns the recorded uploads and features instead of computing them."""
-
-    def __init__(self, uploads: dict[int, Any], tables: list[Any]) -> None:
-        super().__init__(lambda job: uploads[job.number], tables[0] if tables else None)
-        self.tables = iter(tables)
-
-    def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
-        if isinstance(self.jobs[ticket], FeatureJob):
-            return next(self.tables)
-        return super().result(ticket, interrupt)
+@pytest.mark.parametrize("fleet", [{"devices": 8}], indirect=True)
+def test_server_and_broker_are_killed(fleet: Bed) -> None:
+    fleet.odd(dict.fromkeys(range(8), HONEST))
+    settings = [f"fleet.slots={SLOTS}", "method.k=2", "method.m=2"]
+    fleet.serve(*settings)
+    fleet.wait_for_uploads(10, "the start")
+    fleet.signal("broker", signal.SIGUSR1)  # saves its database, which is old when it is needed
+    for _ in range(2):
+        fleet.kill("server")
+        time.sleep(2.0)  # answers wait in the broker
+        fleet.serve(*settings)
+        fleet.wait_for_uploads(10, "the server is back")
+    for forgetful in (False, True):
+        fleet.kill("broker")
+        if forgetful:
+            shutil.rmtree(fleet.fleet.state / "broker")
+        time.sleep(1.0)
+        fleet.broker()
+        fleet.wait_for_uploads(10, "the broker is back")
+    events = fleet.stop()
+    check_result(fleet, events)
+    assert uploaders(events).keys() == set(range(8))
+    assert not losses(events), "devices keep their answers until they are counted"
+    log = fleet.running["server"].output()
+    assert [line.rpartition("=")[2] for line in log.splitlines() if "connected to" in line] == ["True", "True", "False"]
+    assert "Traceback" not in log

@@ -1,212 +1,365 @@
-"""How a device handles messages, refusals and signals, without a SuperLink."""
+"""The device process: joins, trains, stops, answers features meanwhile, and survives what goes wrong."""
 
+import io
 import signal
 import threading
 import time
-from pathlib import Path
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
-
-from flwr.app import Context, Error, Message, Metadata
-from flwr.app.message import make_message, remove_content_from_message
-from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import PullMessagesResponse
-from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    no_object_id_recompute,
-)
-
+from cabafl.assembly import make_server_task
+from cabafl.config import load_experiment
 from cabafl.deployment import wire
-from cabafl.deployment.device import loop
-from cabafl.deployment.device.loop import Polling, serve
-from cabafl.deployment.flower.internals import DeviceConnection, Link, Refused, Retrier
-from cabafl.deployment.flower.internals import device as device_internals
-from cabafl.deployment.messages import TrainingJob
+from cabafl.deployment.device import loop as module
+from cabafl.deployment.device.loop import DeviceLoop
+from cabafl.deployment.device.terms import AgainstTerms
+from cabafl.deployment.greeting import Greeting
+from cabafl.deployment.log import Log
+from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
+from cabafl.deployment.mqtt import topics
+from cabafl.deployment.mqtt.link import Account
 from cabafl.errors import UserError
-from cabafl.methods.base import PLAIN
+from cabafl.methods.base import PLAIN, Weights
+from tests.deployment.memory_broker import NOWHERE, MemoryBroker, MemoryLink
 
-LINK = Link("127.0.0.1:1", insecure=True)
+WEIGHTS: Weights = np.arange(6, dtype=np.float32)
+HERE, UP, DOWN = topics.here(3), topics.up(3), topics.down(3)
+LENGTHS = {"here": 0, "gone": 0, "trained": 6, "failed": 0, "features": 2, "refused": 0}
+EXPERIMENT = load_experiment(None, ["data.dataset=synthetic", "model.name=mlp", "data.devices=4"])
+GREETING = Greeting.of(EXPERIMENT, make_server_task(EXPERIMENT), 4).model_copy(update={"weights": 6}).text()
 
 
-def message(number: int, kind: str = wire.TRAIN) -> Message:
-    content = wire.encode_job(TrainingJob(number, np.zeros(3, dtype=np.float32), PLAIN))
-    return make_message(Metadata(1, f"job-{number}", 1, 7, "", "", 1.8e9, 1e9, kind), content=content)
+class StubWorker:
+    """Does what the test says."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.joins = self.leaves = 0
+        self.began: list[int] = []
+        self.cancelled: list[int] = []
+        self.slow = threading.Event()  # trainings last until they are cancelled
+        self.failure: Exception | None = None
+
+    def join(self, greeting: Greeting) -> int:
+        """See `Worker`."""
+        self.joins += 1
+        if self.failure is not None:
+            raise self.failure
+        return 100
+
+    def leave(self) -> None:
+        """See `Worker`."""
+        self.leaves += 1
+
+    def ready(self) -> str | None:
+        """See `Worker`."""
+        return self.reason
+
+    def train(self, job: TrainingJob, cancelled: Callable[[], bool]) -> TrainingReply | None:
+        """See `Worker`."""
+        self.began.append(job.number)
+        if self.failure is not None:
+            raise self.failure
+        while self.slow.is_set():
+            if cancelled():
+                self.cancelled.append(job.number)
+                return None
+            time.sleep(0.001)
+        return TrainingReply(job.weights + 1, 1.5, 2.5, None)
+
+    def features(self, query: FeatureQuery) -> FeatureReply:
+        """See `Worker`."""
+        if self.failure is not None:
+            raise self.failure
+        return FeatureReply(np.ones(2, np.float32))
 
 
-class Superlink:
-    """Replaces a device's connection: raises the exceptions among the messages; None is an empty answer."""
+class Playground:
+    """A device process in a thread, and the server's words to it."""
 
-    def __init__(self, messages: list[Message | Exception | None], retrier: Retrier) -> None:
-        self.messages = messages
-        self.retrier = retrier
-        self.heartbeat = 0.0
-        self.node_id = 7
-        self.refusals = 0
-        self.connected = 0
-        self.closed = False
-        self.sent: list[Message] = []
-        self.handed_out = 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "READY_INTERVAL", 0.02)
+        self.broker = MemoryBroker()
+        monkeypatch.setattr(module, "Link", self.broker.link)
+        self.worker, self.lines = StubWorker(), io.StringIO()
+        self.loop = DeviceLoop(3, Account("here", 1, "device-003", NOWHERE), self.worker, Log(file=self.lines))
+        link = self.loop.link
+        assert isinstance(link, MemoryLink)
+        self.link: MemoryLink = link
+        self.thread = threading.Thread(target=self.loop.run)
 
-    def connect(self) -> None:
-        if self.refusals:
-            self.refusals -= 1
-            raise Refused(412)
-        self.connected += 1
+    def start(self) -> None:
+        """Starts it and lets it join."""
+        self.thread.start()
+        self.wait(lambda: bool(self.said("here")))
+        self.greet("one")
+        self.wait(lambda: self.said("here")[-1]["run"] == "one")
 
-    def beat(self) -> None: ...
+    def greet(self, run: str, text: str = GREETING) -> None:
+        [packet] = wire.encode("greeting", {"run": run, "greeting": text})
+        self.broker.publish(topics.RUN, packet, retain=True)
 
-    def receive(self, poll: float) -> Message | None:
-        if not self.messages:
-            if len(self.sent) == self.handed_out:
-                self.retrier.stop.set()
-            return None
-        found = self.messages.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        self.handed_out += found is not None
+    def job(self, number: int, topic: str = "", run: str = "one") -> None:
+        values = wire.job_values(run, number, PLAIN, topic)
+        self.broker.publish(DOWN, wire.encode("job", values, WEIGHTS[:0] if topic else WEIGHTS)[0])
+
+    def order(self, kind: str, number: int) -> None:
+        self.broker.publish(DOWN, wire.encode(kind, {"run": "one", "job": number})[0])
+
+    def query(self, number: int) -> None:
+        values: dict[str, wire.Value] = {"run": "one", "query": number, "features": "labels"}
+        self.broker.publish(topics.QUERY, wire.encode("query", values, WEIGHTS)[0])
+
+    def said(self, *kinds: str) -> list[dict[str, Any]]:
+        """The device's messages of some kinds."""
+        found = []
+        for sent in list(self.broker.sent):
+            if sent.topic in (HERE, UP) and sent.payload:
+                content = wire.Assembler(1 << 20).add(sent.payload)
+                assert content is not None
+                record = wire.decode(content, LENGTHS)
+                if record.kind in kinds:
+                    found.append(dict(record.values))
         return found
 
-    def send(self, reply: Message, seconds: float) -> bool:
-        self.sent.append(reply)
-        return True
+    def wait(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < end, self.lines.getvalue()
+            time.sleep(0.002)
 
-    def close(self) -> None:
-        self.closed = True
-
-
-def run(
-    monkeypatch: pytest.MonkeyPatch,
-    messages: list[Message | Exception | None],
-    handler: loop.Handler,
-    refusals: int = 0,
-) -> Superlink:
-    retrier = Retrier()
-    superlink = Superlink(messages, retrier)
-    superlink.refusals = refusals
-    monkeypatch.setattr(loop, "RETRY_CAP", 0.02)
-    monkeypatch.setattr(loop, "DeviceConnection", lambda *_: cast(DeviceConnection, superlink))
-    serve(LINK, handler, node_config={"partition-id": 3}, polling=Polling(0.001, 0.002), retrier=retrier)
-    assert superlink.closed
-    return superlink
+    def stop(self) -> None:
+        self.loop.stop.set()
+        self.loop._tasks.put(None)
+        if self.thread.ident is not None:
+            self.thread.join(10)
+            assert not self.thread.is_alive()
 
 
-def echo(received: Message, context: Context) -> Message:
-    assert (context.node_config, context.node_id) == ({"partition-id": 3}, 7)
-    return Message(content=received.content, reply_to=received)
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Playground]:
+    made = Playground(monkeypatch)
+    yield made
+    made.stop()
 
 
-def test_answers_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    superlink = run(monkeypatch, [message(1), None, message(2)], echo)
-    assert [reply.metadata.reply_to_message_id for reply in superlink.sent] == ["job-1", "job-2"]
+def test_a_device_joins_trains_and_signs_off(play: Playground) -> None:
+    assert play.link.will is not None
+    assert (play.link.will.topic, play.link.will.payload) == (HERE, play.loop.session.absence().payload)
+    play.start()
+    first, *_, joined = play.said("here")
+    assert (first["run"], joined["samples"], joined["declined"]) == ("", 100, "")
+    play.job(4)
+    play.wait(lambda: bool(play.said("trained")))
+    assert play.said("trained")[0] == {
+        "run": "one",
+        "job": 4,
+        "seconds": 1.5,
+        "joules": 2.5,
+        "has_loss": False,
+        "loss": 0.0,
+    }
+    play.stop()
+    assert play.broker.retained[HERE] == play.loop.session.absence().payload
+    assert "joins a run samples=100 model=mlp" in play.lines.getvalue()
 
 
-def test_features_are_reported_during_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = threading.Event()
-
-    def answer(received: Message, context: Context) -> Message:
-        if received.metadata.message_type == wire.TRAIN:
-            assert answered.wait(10), "the training would have to end first"
-        else:
-            answered.set()
-        return echo(received, context)
-
-    superlink = run(monkeypatch, [message(1), message(2, wire.FEATURES)], answer)
-    assert [reply.metadata.reply_to_message_id for reply in superlink.sent] == ["job-2", "job-1"]
+def test_runs_follow_one_another_without_a_restart(play: Playground) -> None:
+    play.start()
+    play.broker.publish(topics.RUN, b"", retain=True)
+    play.wait(lambda: play.worker.leaves == 1)
+    play.greet("two")
+    play.wait(lambda: play.said("here")[-1]["run"] == "two")
+    assert play.worker.joins == 2
+    play.job(0, run="two")
+    play.wait(lambda: bool(play.said("trained")))
 
 
-def test_a_failure_of_the_receiver_thread_ends_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="certificate"):
-        run(monkeypatch, [UserError("the certificate is not accepted")], echo)
+def test_a_cancelled_job_stops_and_is_answered(play: Playground) -> None:
+    play.start()
+    play.worker.slow.set()
+    play.job(4)
+    play.wait(lambda: play.worker.began == [4])
+    play.order("cancel", 3)
+    time.sleep(0.05)
+    assert play.worker.cancelled == []
+    play.order("cancel", 4)
+    play.wait(lambda: bool(play.said("failed")))
+    assert play.said("failed") == [{"run": "one", "job": 4, "reason": "cancelled", "text": "cancelled"}]
 
 
-def test_a_failing_handler_reveals_the_class_of_the_exception_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(received: Message, context: Context) -> Message:
-        raise ValueError("patient 17")
-
-    [reply] = run(monkeypatch, [message(1)], fail).sent
-    assert (reply.error.code, reply.error.reason) == (2, "ValueError")
-
-
-def test_an_incomplete_message_is_answered_without_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    unread = Message(Error(3, "gone"), reply_to=message(1))
-    [reply] = run(monkeypatch, [unread], echo).sent
-    assert reply is unread
+def test_a_newer_job_replaces_an_older_one(play: Playground) -> None:
+    play.start()
+    play.worker.slow.set()
+    for number in (4, 5, 6):
+        play.job(number)
+    play.wait(lambda: 6 in play.worker.began)
+    play.worker.slow.clear()
+    play.wait(lambda: bool(play.said("trained")))
+    assert [values["job"] for values in play.said("trained")] == [6]
+    assert {values["reason"] for values in play.said("failed")} <= {"cancelled"}
 
 
-def test_a_forgotten_device_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
-    superlink = run(monkeypatch, [Refused(401), message(1), Refused(403), message(2)], echo)
-    assert (superlink.connected, len(superlink.sent)) == (2, 2)
+def test_a_job_of_an_earlier_run_is_dropped(play: Playground) -> None:
+    play.start()
+    play.worker.slow.set()
+    play.job(4)
+    play.wait(lambda: play.worker.began == [4])
+    play.greet("two")
+    play.wait(lambda: play.said("here")[-1]["run"] == "two")
+    assert play.worker.cancelled == [4]
+    assert play.said("failed", "trained") == [], "the server of the new run knows nothing of it"
 
 
-def test_a_device_still_counted_as_online_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    superlink = run(monkeypatch, [message(1)], echo, refusals=2)
-    assert (superlink.connected, len(superlink.sent)) == (1, 1)
+def test_a_shared_model_is_fetched(play: Playground) -> None:
+    play.start()
+    topic = f"{topics.MODELS}/abcd"
+    for number, packet in enumerate(wire.encode("model", {}, WEIGHTS, 20)):
+        play.broker.publish(f"{topic}/{number}", packet, retain=True)
+    play.job(4, topic)
+    play.wait(lambda: bool(play.said("trained")))
+    play.wait(lambda: f"{topic}/+" not in play.link.client.patterns)
 
 
-def test_a_device_refused_for_good_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="key is not registered"):
-        run(monkeypatch, [], echo, refusals=1000)
+def test_features_are_reported_during_a_training(play: Playground) -> None:
+    play.start()
+    play.worker.slow.set()
+    play.job(4)
+    play.wait(lambda: play.worker.began == [4])
+    play.query(7)
+    play.wait(lambda: bool(play.said("features")))
+    assert play.said("trained") == []
+    play.worker.failure = AgainstTerms("no label counts")
+    play.query(8)
+    play.wait(lambda: bool(play.said("refused")))
+    assert play.said("refused") == [{"run": "one", "query": 8, "text": "no label counts"}]
+    play.worker.failure = ValueError("patient 17")
+    play.query(9)
+    play.wait(lambda: len(play.said("refused")) == 2)
+    assert play.said("refused")[1]["text"] == "ValueError"
+
+
+def test_a_failure_reveals_the_class_of_the_exception_only(play: Playground) -> None:
+    play.start()
+    play.worker.failure = ValueError("patient 17")
+    play.job(4)
+    play.wait(lambda: bool(play.said("failed")))
+    assert play.said("failed") == [{"run": "one", "job": 4, "reason": "crash", "text": "ValueError"}]
+    assert "patient 17" in play.lines.getvalue(), "the owner may know"
+    play.worker.failure = None
+    play.job(5)
+    play.wait(lambda: bool(play.said("trained")))
+
+
+def test_a_job_against_the_terms_is_declined_and_the_server_told(play: Playground) -> None:
+    play.start()
+    play.worker.failure = AgainstTerms("not now: on battery")
+    play.worker.reason = "on battery"
+    play.job(4)
+    play.wait(lambda: bool(play.said("failed")))
+    assert play.said("failed")[0] | {"run": "one"} == {
+        "run": "one",
+        "job": 4,
+        "reason": "declined",
+        "text": "not now: on battery",
+    }
+    play.wait(lambda: play.said("here")[-1]["declined"] == "not now")
+    play.worker.reason = None
+    play.wait(lambda: play.said("here")[-1]["declined"] == "")
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (UserError("model = 'x': unknown"), "UserError"),
+        (AgainstTerms("trains with DP-SGD only"), "trains with DP-SGD only"),
+        (KeyError("column"), "KeyError"),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+def test_a_device_that_cannot_join_declines_and_stays(play: Playground, failure: Exception, text: str) -> None:
+    play.thread.start()
+    play.worker.failure = failure
+    play.greet("one")
+    play.wait(lambda: bool(play.said("here")) and play.said("here")[-1]["declined"] == text)
+    play.worker.failure = None
+    play.greet("two")
+    play.wait(lambda: play.said("here")[-1]["run"] == "two")
+    assert play.said("here")[-1]["declined"] == ""
+
+
+def test_a_greeting_that_cannot_be_read_is_declined(play: Playground) -> None:
+    play.thread.start()
+    play.greet("one", "{}")
+    play.wait(lambda: bool(play.said("here")) and play.said("here")[-1]["declined"] == "UserError")
+    play.greet("two", "no JSON")
+    play.wait(lambda: play.said("here")[-1]["declined"] == "JSONDecodeError")
+
+
+def test_a_new_connection_repeats_the_presence(play: Playground) -> None:
+    play.start()
+    before = len(play.said("here"))
+    play.link.break_off("cut")
+    play.link.open()
+    play.wait(lambda: len(play.said("here")) > before)
+    assert play.said("here")[-1]["run"] == "one"
+    assert "warning cut" in play.lines.getvalue()
+
+
+def test_a_key_that_is_used_twice_is_named_and_the_device_slows_down(play: Playground) -> None:
+    play.start()
+    play.link.break_off("disconnected", taken_over=True)
+    play.wait(lambda: play.link.slow)
+    assert "another process may use this device's certificate" in play.lines.getvalue()
+
+
+def test_many_short_connections_are_suspicious_too(play: Playground) -> None:
+    play.start()
+    for _ in range(module.MANY_SHORT):
+        assert not play.link.slow
+        play.link.break_off("disconnected")
+        play.link.open()
+    play.wait(lambda: play.link.slow)
+
+
+def test_nonsense_of_the_server_is_logged(play: Playground) -> None:
+    play.start()
+    play.broker.publish(DOWN, b"nonsense")
+    play.wait(lambda: "a message of the server is refused" in play.lines.getvalue())
+    play.job(4)
+    play.wait(lambda: bool(play.said("trained")))
+
+
+def test_a_failure_of_the_listener_ends_the_device(play: Playground, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise UserError("a bug")
+
+    monkeypatch.setattr(play.link, "subscribe", fail)
+    with pytest.raises(UserError, match="a bug"):
+        play.loop.run()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_training_and_signs_off(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
-    def train(received: Message, context: Context) -> Message:
-        signal.raise_signal(number)
-        time.sleep(60)
-        return echo(received, context)
-
+def test_a_signal_ends_the_training_and_signs_off(play: Playground, number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    superlink = run(monkeypatch, [message(1), message(2)], train)
-    assert superlink.sent == []
+    play.worker.slow.set()
+
+    def serve() -> None:
+        play.wait(lambda: bool(play.said("here")))
+        play.greet("one")
+        play.wait(lambda: play.said("here")[-1]["run"] == "one")
+        play.job(4)
+        play.wait(lambda: play.worker.began == [4])
+        signal.raise_signal(number)
+
+    server = threading.Thread(target=serve)
+    server.start()
+    play.loop.run()  # in the main thread, which gets the signals
+    server.join(10)
+    assert play.worker.cancelled == [4]
+    assert play.said("failed", "trained") == []
+    assert play.broker.retained[HERE] == play.loop.session.absence().payload
     assert signal.getsignal(number) is before
-
-
-class HalfSent:
-    """A SuperLink with a message whose last part never arrives."""
-
-    def __init__(self, sent: Message) -> None:
-        with no_object_id_recompute():
-            sent.metadata.__dict__["_message_id"] = sent.object_id
-            self.envelope = message_to_proto(remove_content_from_message(sent))
-            self.tree = get_object_tree(sent)
-            self.parts = {part_id: part.deflate() for part_id, part in get_all_nested_objects(sent).items()}
-        self.asked = 0
-
-    def PullMessages(self, _request: object) -> PullMessagesResponse:
-        return PullMessagesResponse(messages_list=[self.envelope], message_object_trees=[self.tree])
-
-    def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:
-        if request.object_id == self.tree.object_id:
-            self.asked += 1
-            return PullObjectResponse(object_found=True, object_available=False)
-        content = self.parts[request.object_id]
-        return PullObjectResponse(object_found=True, object_available=True, object_content=content)
-
-
-def test_half_a_message_does_not_block_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server was killed while sending: the device answers with an error and continues."""
-    monkeypatch.setattr(device_internals, "STALL_TIMEOUT", 0.3)
-    superlink = HalfSent(message(1))
-    connection = DeviceConnection(LINK, None, 30.0, Retrier())
-    monkeypatch.setattr(connection, "client", superlink)
-    begun = time.monotonic()
-    answer = connection.receive(poll=0.02)
-    assert 0.3 < time.monotonic() - begun < 10.0
-    assert superlink.asked > 3
-    assert answer is not None
-    assert answer.has_error()
-    assert "its sender is gone" in str(answer.error.reason)
-    assert answer.metadata.reply_to_message_id == superlink.tree.object_id
-
-
-def test_keys_that_cannot_be_used(tmp_path: Path) -> None:
-    for text in (b"", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"):
-        (tmp_path / "key").write_bytes(text)
-        with pytest.raises(UserError, match="private key"):
-            DeviceConnection(LINK, tmp_path / "key", 30.0, Retrier())

@@ -1,294 +1,237 @@
-"""What passes the public port: real processes on loopback, with TLS and authentication."""
+"""What the broker refuses: a real Mosquitto with the configuration of `cabafl deploy init`, on loopback."""
 
-import http.client
+import datetime
 import os
-import shutil
+import queue
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'cabafl[deploy]'")
-if shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))) is None:
-    pytest.skip("needs nginx (Debian: apt-get install nginx-light)", allow_module_level=True)
+pytest.importorskip("paho.mqtt", reason="needs paho-mqtt: pip install 'cabafl[deploy]'")
+pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cabafl[deploy]'")
 
-from cabafl.deployment.flower.admission import admit, registered
-from cabafl.deployment.folder.layout import CA, PRIVATE_KEY, Device, FleetFolder, FleetSettings
-from cabafl.deployment.folder.provision import add_devices, make_fleet
-from cabafl.deployment.testbed.programs import environment, start_proxy, start_superlink
+from cabafl.deployment.broker import find_mosquitto, reload_broker, start_broker
+from cabafl.deployment.folder.certificates import make_key, pem, write_key
+from cabafl.deployment.folder.layout import FleetFolder
+from cabafl.deployment.folder.provision import load_authority, make_fleet
 from cabafl.errors import RunStopped, UserError
-from cabafl.processes.children import LOOPBACK, Child, Children, answers, free_ports
+from cabafl.processes.children import LOOPBACK, Children, answers
+from tests.deployment.raw_mqtt import (
+    OK,
+    PATIENCE,
+    Client,
+    certificate_of,
+    clients,
+    connect_packet,
+    local_fleet,
+    raw,
+    refusal,
+    tls,
+)
+
+if find_mosquitto() is None:
+    pytest.skip("needs Mosquitto 2 (Debian: apt-get install mosquitto)", allow_module_level=True)
 
 MIB = 1 << 20
-REFUSED = 30.0  # seconds within which a refused SuperNode must exit
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetFolder:
-    """Two devices."""
-    return local_fleet(tmp_path_factory.mktemp("fleet") / "fleet", 2)
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetFolder]:
+    """Two devices and a running broker."""
+    made = local_fleet(tmp_path_factory.mktemp("fleet") / "fleet", 2, packet_limit=1)
+    with Children(made.state / "logs") as children:
+        start_broker(children, made)
+        yield made
 
 
-@pytest.fixture(scope="module")
-def children(fleet: FleetFolder) -> Iterator[Children]:
-    """SuperLink and public port are running, both devices are admitted."""
-    with Children(fleet.state / "logs") as started:
-        start_superlink(started, fleet)
-        start_proxy(started, fleet)
-        admit(fleet)
-        yield started
+def test_server_and_device_reach_each_other(fleet: FleetFolder) -> None:
+    with clients(fleet, None, 0) as (server, device):
+        server.subscribe("fleet/+/up", "fleet/+/here")
+        device.subscribe("fleet/device-000/down", "fleet/all/#")
+        assert server.publish("fleet/device-000/down", b"job") == OK
+        assert device.receive() == ("fleet/device-000/down", b"job")
+        assert server.publish("fleet/all/ask", b"question") == OK
+        assert device.receive() == ("fleet/all/ask", b"question")
+        for topic in ("fleet/device-000/up", "fleet/device-000/here"):
+            assert device.publish(topic, b"answer") == OK
+            assert server.receive() == (topic, b"answer")
 
 
-def local_fleet(path: Path, devices: int) -> FleetFolder:
-    port, superlink_port = free_ports(2)
-    settings = FleetSettings(name=("localhost",), port=port, listen="127.0.0.1", superlink_port=superlink_port)
-    return make_fleet(path, settings, devices)
+def test_no_certificate(fleet: FleetFolder) -> None:
+    assert refusal(fleet, tls(fleet, None)) == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def test_a_certificate_of_a_foreign_authority(fleet: FleetFolder, tmp_path: Path) -> None:
+    """The foreign authority has the same name, and the device too."""
+    foreign = make_fleet(tmp_path / "foreign", fleet.settings, 1)
+    assert refusal(fleet, tls(fleet, certificate_of(foreign, 0))) in (
+        "TLSV1_ALERT_UNKNOWN_CA",
+        "TLSV1_ALERT_DECRYPT_ERROR",
+    )
 
 
-def supernode(children: Children, device: Device, home: Path) -> Child:
-    return children.start(f"supernode-{device.id}", supernode_command(device), environment(home), device.folder)
+def test_an_expired_certificate(fleet: FleetFolder, tmp_path: Path) -> None:
+    key = make_key()
+    write_key(tmp_path / "old.key", key)
+    old = load_authority(fleet).sign_client(key.public_key(), "device-000", valid=-datetime.timedelta(hours=1))
+    (tmp_path / "old.crt").write_bytes(pem(old))
+    assert refusal(fleet, tls(fleet, tmp_path / "old.crt")) == "SSLV3_ALERT_CERTIFICATE_EXPIRED"
 
 
-def supernode_command(device: Device) -> list[str]:
-    """Flower's own SuperNode with the device's key; run it in the device's folder."""
-    return [
-        "flower-supernode",
-        *("--superlink", device.server),
-        *("--root-certificates", CA),
-        *("--auth-supernode-private-key", PRIVATE_KEY),
-        *("--node-config", f"partition-id={device.partition}"),
-        *("--host", LOOPBACK, "--port", str(free_ports(1)[0])),
-        *("--isolation", "process"),
-    ]
+def test_the_brokers_own_certificate_as_a_client(fleet: FleetFolder) -> None:
+    assert refusal(fleet, tls(fleet, fleet.path / "broker.crt")) == "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE"
 
 
-def ended(child: Child) -> str:
-    """Waits for a refused SuperNode to exit with an error; returns its output."""
-    assert child.process.wait(REFUSED) != 0
-    return child.output()
+def test_plain_tcp(fleet: FleetFolder) -> None:
+    with socket.create_connection((LOOPBACK, fleet.settings.port), PATIENCE) as connection:
+        connection.sendall(connect_packet("device-000"))
+        try:
+            answer = connection.recv(100)
+        except ConnectionResetError:
+            answer = b""
+    assert answer[:1] != b"\x20"  # no CONNACK: nothing, or an alert of TLS
 
 
-def online(fleet: FleetFolder) -> int:
-    return sum(node.status == "online" for node in registered(fleet))
-
-
-def ask(fleet: FleetFolder, method: str, path: str, body: bytes = b"", port: int | None = None) -> int:
-    """The HTTP status for a client that trusts the fleet's CA."""
-    tls = ssl.create_default_context(cafile=fleet.path / "ca.crt")
-    connection = http.client.HTTPSConnection("localhost", port or fleet.settings.port, context=tls, timeout=20)
-    try:
-        connection.request(method, path, body, {"Content-Type": "application/protobuf"})
-        return connection.getresponse().status
-    finally:
-        connection.close()
-
-
-def test_nginx_accepts_its_configuration(fleet: FleetFolder) -> None:
-    check = subprocess.run([fleet.path / "proxy.sh", "-t"], capture_output=True, text=True, check=False)
-    assert check.returncode == 0, check.stderr
-    assert "warn" not in check.stderr
-
-
-def test_a_device_of_the_fleet_is_accepted_and_leaves_again(
-    children: Children, fleet: FleetFolder, tmp_path: Path
-) -> None:
-    child = supernode(children, fleet.devices()[0], tmp_path)
-    until(lambda: online(fleet) == 1)
-    assert child.process.poll() is None
-    child.process.terminate()
-    child.process.wait(20)
-    until(lambda: online(fleet) == 0)
-
-
-def test_a_device_without_a_key_is_refused(children: Children, fleet: FleetFolder, tmp_path: Path) -> None:
-    device = fleet.devices()[0]
-    command = supernode_command(device)
-    place = command.index("--auth-supernode-private-key")
-    del command[place : place + 2]
-    output = ended(children.start("no-key", command, environment(tmp_path), device.folder))
-    assert "Failed to initialize the connection" in output
-    assert online(fleet) == 0
-
-
-def test_an_unregistered_key_is_refused(children: Children, fleet: FleetFolder, tmp_path: Path) -> None:
-    stranger = local_fleet(tmp_path / "other", 1).devices()[0]
-    shutil.copyfile(fleet.path / "ca.crt", stranger.folder / "ca.crt")
-    output = ended(supernode(children, replace(stranger, server=fleet.settings.address, id=7), tmp_path))
-    assert "Failed to initialize the connection" in output
-    assert online(fleet) == 0
-
-
-def test_a_server_signed_by_another_authority_is_refused(
-    children: Children, fleet: FleetFolder, tmp_path: Path
-) -> None:
-    device = replace(fleet.devices()[1], folder=tmp_path / "device", id=8)
-    shutil.copytree(fleet.path / "devices" / "001", device.folder)
-    shutil.copyfile(local_fleet(tmp_path / "other", 1).path / "ca.crt", device.folder / "ca.crt")
-    assert "SSL/TLS handshake error" in ended(supernode(children, device, tmp_path))
-    assert online(fleet) == 0
-
-
-@pytest.mark.usefixtures("children")
-def test_plain_http_is_refused(fleet: FleetFolder) -> None:
-    connection = http.client.HTTPConnection("localhost", fleet.settings.port, timeout=20)
-    connection.request("POST", "/v1/fleet/pull-messages")
-    answer = connection.getresponse()
-    assert answer.status == 400
-    assert b"plain HTTP request" in answer.read()
-    connection.close()
-
-
-@pytest.mark.usefixtures("children")
 @pytest.mark.parametrize(
-    ("method", "path"),
+    "topic",
     [
-        ("POST", "/v1/control/start-run"),
-        ("POST", "/v1/control/register-node"),
-        ("POST", "/v1/control/list-nodes"),
-        ("POST", "/v1/runtime/acquire-task"),
-        ("POST", "/v1/runtime/push-object"),
-        ("POST", "/v1/fleet/../control/list-nodes"),
-        ("POST", "/v1/fleet/%2e%2e/control/list-nodes"),
-        ("POST", "/v1/fleet/..%2fcontrol%2flist-nodes"),
-        ("POST", "/v1/fleet/pull-messages/../../control/list-nodes"),
-        ("POST", "//v1/control/list-nodes"),
-        ("POST", "/v1/fleet/pull-messages/"),
-        ("GET", "/v1/fleet/pull-messages"),
-        ("GET", "/openapi.json"),
-        ("GET", "/docs"),
-        ("GET", "/"),
+        "fleet/device-001/up",
+        "fleet/device-001/here",
+        "fleet/device-000/down",
+        "fleet/all/run",
+        "fleet/all/model/1",
+        "fleet/server/up",
+        "$SYS/broker/uptime",
+        "other",
     ],
 )
-def test_only_the_calls_of_a_device_pass(method: str, path: str, fleet: FleetFolder) -> None:
-    assert ask(fleet, method, path) == 403
+def test_a_device_writes_to_its_own_topics_only(fleet: FleetFolder, topic: str) -> None:
+    with clients(fleet, None, 0) as (server, device):
+        server.subscribe("fleet/#")
+        assert device.publish(topic, retain=True) == "Not authorized"
+        assert device.publish("fleet/device-000/up", b"own") == OK
+        assert server.receive() == ("fleet/device-000/up", b"own")  # the first message: the other went nowhere
 
 
-@pytest.mark.usefixtures("children")
-@pytest.mark.parametrize("call", ["register-node", "unregister-node"])
-def test_registration_through_the_public_port_is_refused(call: str, fleet: FleetFolder) -> None:
-    assert ask(fleet, "POST", f"/v1/fleet/{call}") == 412
+@pytest.mark.parametrize("topic", ["fleet/device-001/down", "fleet/device-001/up", "fleet/+/down", "fleet/#", "#"])
+def test_a_device_reads_its_own_topics_only(fleet: FleetFolder, topic: str) -> None:
+    """The broker grants the subscription and delivers nothing."""
+    with clients(fleet, None, 0) as (server, device):
+        device.subscribe(topic, "fleet/device-000/down")
+        for other in ("fleet/device-001/down", "fleet/device-001/up"):
+            assert server.publish(other, b"secret") == OK
+        assert server.publish("fleet/device-000/down", b"own") == OK
+        assert device.receive() == ("fleet/device-000/down", b"own")
 
 
-@pytest.mark.usefixtures("children")
-def test_only_the_proxy_refuses_control_calls(fleet: FleetFolder) -> None:
-    """The SuperLink itself answers them without credentials."""
-    assert ask(fleet, "POST", "/v1/control/list-nodes", port=fleet.settings.superlink_port) == 200
+def test_a_retained_message_of_another_is_not_delivered(fleet: FleetFolder) -> None:
+    with clients(fleet, 1, 0, None) as (other, device, server):
+        assert other.publish("fleet/device-001/here", b"here", retain=True) == OK
+        device.subscribe("fleet/+/here", "fleet/device-000/down")
+        assert server.publish("fleet/device-000/down", b"own") == OK
+        assert device.receive() == ("fleet/device-000/down", b"own")
+        assert other.publish("fleet/device-001/here", b"", retain=True) == OK
 
 
-@pytest.mark.usefixtures("children")
-@pytest.mark.parametrize("path", ["/v1/fleet/pull-messages", "/v1/control/../fleet/pull-messages"])
-def test_calls_of_a_device_need_its_signature(path: str, fleet: FleetFolder) -> None:
-    assert ask(fleet, "POST", path) == 401
+def test_a_will_for_another_is_not_published(fleet: FleetFolder) -> None:
+    with clients(fleet, None) as [server]:
+        server.subscribe("fleet/#")
+        Client(fleet, 0, will="fleet/device-001/here").vanish()
+        Client(fleet, 0, will="fleet/device-000/here").vanish()
+        assert server.receive() == ("fleet/device-000/here", b"gone")
 
 
-@pytest.mark.usefixtures("children")
-def test_an_upload_of_the_size_flower_sends_passes_the_proxy(fleet: FleetFolder) -> None:
-    """The SuperLink then refuses it, because it has no signature and no valid content."""
-    assert ask(fleet, "POST", "/v1/fleet/push-object", bytes(6 * MIB)) in (400, 401)
+def test_the_certificate_decides_the_client_id(fleet: FleetFolder) -> None:
+    """A device that calls itself by another's name takes neither its session nor its messages."""
+    with clients(fleet, 1, None) as (victim, server):
+        victim.subscribe("fleet/device-001/down")
+        for name in ("device-001", "server"):
+            thief = Client(fleet, 0, client_id=name, expiry=60)
+            assert not thief.resumed
+            thief.subscribe("fleet/device-001/down")
+            assert thief.publish("fleet/device-001/up") == "Not authorized"
+            assert thief.publish("fleet/device-000/up") == OK
+            assert server.publish("fleet/device-001/down", b"job") == OK
+            assert victim.receive() == ("fleet/device-001/down", b"job")
+            with pytest.raises(queue.Empty):
+                thief.messages.get(timeout=0.2)
+            thief.close()
+            Client(fleet, 0).close()  # a clean start ends the thief's session
 
 
-@pytest.mark.usefixtures("children")
-def test_an_announced_oversized_upload_is_refused_by_the_proxy_unread(fleet: FleetFolder) -> None:
-    with sending(fleet, f"Content-Length: {9 * MIB}") as connection:
-        assert connection.recv(12) == b"HTTP/1.1 413"
+def test_a_cloned_key_throws_the_other_out(fleet: FleetFolder) -> None:
+    """Mosquitto 2.0.11 closes the older connection without a word, others may say why."""
+    with raw(fleet, tls(fleet, certificate_of(fleet, 0))) as first, raw(fleet, tls(fleet, certificate_of(fleet, 0))):
+        assert first.recv(100) in (b"", b"\xe0\x01\x8e")  # closed, or DISCONNECT, session taken over
 
 
-@pytest.mark.usefixtures("children")
-def test_an_oversized_upload_of_unknown_length_is_refused_by_the_proxy(fleet: FleetFolder) -> None:
-    with sending(fleet, "Transfer-Encoding: chunked") as connection:
-        for _ in range(9):
-            connection.sendall(b"%x\r\n%b\r\n" % (MIB, bytes(MIB)))
-        assert connection.recv(12) == b"HTTP/1.1 413"
+def test_an_oversized_packet_is_refused_unread(fleet: FleetFolder) -> None:
+    """Its first bytes announce the length."""
+    with raw(fleet, tls(fleet, certificate_of(fleet, 0))) as connection:
+        length = MIB + 1
+        connection.sendall(b"\x30" + bytes([length & 127 | 128, length >> 7 & 127 | 128, length >> 14]))
+        try:
+            answer = connection.recv(100)
+        except ConnectionResetError:
+            answer = b""
+    assert answer in (b"", b"\xe0\x01\x95")  # closed, or DISCONNECT, packet too large
 
 
-def sending(fleet: FleetFolder, header: str) -> ssl.SSLSocket:
-    """A connection on which an upload has started."""
-    tls = ssl.create_default_context(cafile=fleet.path / "ca.crt")
-    plain = socket.create_connection(("127.0.0.1", fleet.settings.port), 20)
-    connection = tls.wrap_socket(plain, server_hostname="localhost")
-    connection.sendall(f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n".encode())
-    return connection
-
-
-def test_exactly_the_devices_of_the_folder_are_admitted(children: Children, fleet: FleetFolder, tmp_path: Path) -> None:
-    before = admit(fleet)
-    extra = add_devices(fleet, 1)[0]
-    after = admit(fleet)
-    assert after.keys() == {0, 1, 2}
-    assert {number: after[number] for number in before} == before
-    child = supernode(children, extra, tmp_path)
-    until(lambda: online(fleet) == 1)
-    Path(extra.folder).rename(tmp_path / "gone")
-    assert admit(fleet) == before
-    child.process.wait(REFUSED)
-    status = {node.id: node.status for node in registered(fleet)}
-    assert [status[node] == "unregistered" for node in after.values()] == [False, False, True]
-    (tmp_path / "gone").rename(extra.folder)
-    with pytest.raises(UserError, match="devices/002: its key was banned before; accepted: a new key"):
-        admit(fleet)
-
-
-def test_the_proxy_verifies_the_certificate_of_the_superlink(tmp_path: Path) -> None:
-    fleet, other = local_fleet(tmp_path / "fleet", 1), local_fleet(tmp_path / "other", 1)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(other.path / "server.crt", other.path / "server.key")
-    with (
-        Children(tmp_path / "logs") as children,
-        socket.create_server(("127.0.0.1", fleet.settings.superlink_port)) as listening,
-        tls.wrap_socket(listening, server_side=True) as impostor,
-        ThreadPoolExecutor() as pool,
-    ):
-        proxy = start_proxy(children, fleet)
-        answer = pool.submit(ask, fleet, "POST", "/v1/fleet/pull-messages")
-        assert impostor.accept()[0].recv(1) == b""  # no byte of the request was sent
-        assert answer.result(20) == 502
-        assert "upstream SSL certificate verify error" in proxy.output()
+def test_the_largest_packet_passes(fleet: FleetFolder) -> None:
+    with clients(fleet, None, 0) as (server, device):
+        server.subscribe("fleet/device-000/up")
+        topic = "fleet/device-000/up"
+        header = 4 + 2 + len(topic) + 2 + 1  # type and length, topic, number, no properties
+        assert device.publish(topic, bytes(MIB - header)) == OK
+        assert len(server.receive()[1]) == MIB - header
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     fleet = local_fleet(tmp_path / "fleet", 1)
     with (
         Children(tmp_path / "logs") as children,
-        socket.create_server(("127.0.0.1", fleet.settings.port)),
+        socket.create_server((LOOPBACK, fleet.settings.port)),
         pytest.raises(
             UserError, match=f"^port = {fleet.settings.port}: in use on this machine; accepted: a free port$"
         ),
     ):
-        start_proxy(children, fleet)
+        start_broker(children, fleet)
 
 
-def test_a_program_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_a_broker_that_does_not_start_says_why(tmp_path: Path) -> None:
     fleet = local_fleet(tmp_path / "fleet", 1)
-    (fleet.path / "server.key").unlink()
+    (fleet.path / "broker.key").unlink()
     with (
         Children(tmp_path / "logs") as children,
-        pytest.raises(RunStopped, match=r"proxy ended with code 1: .*server\.key"),
+        pytest.raises(RunStopped, match=r"broker ended with code \d+: .*"),
     ):
-        start_proxy(children, fleet)
+        start_broker(children, fleet)
+    assert "broker.key" in (tmp_path / "logs" / "broker.log").read_text()
 
 
-def test_the_public_port_closes_when_its_parent_is_killed(tmp_path: Path) -> None:
+def test_a_missing_broker_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cabafl.deployment.broker._PATH", str(tmp_path))
+    fleet = local_fleet(tmp_path / "fleet", 1)
+    with (
+        Children(tmp_path / "logs") as children,
+        pytest.raises(UserError, match=r"^mosquitto: not installed; accepted:"),
+    ):
+        start_broker(children, fleet)
+
+
+def test_the_broker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     fleet = local_fleet(tmp_path / "fleet", 1)
     program = (
         "import sys, time\nfrom pathlib import Path\n"
         "from cabafl.processes.children import Children\nfrom cabafl.deployment.folder.layout import FleetFolder\n"
-        "from cabafl.deployment.testbed.programs import start_proxy\n"
-        "start_proxy(Children(Path(sys.argv[2])), FleetFolder.load(Path(sys.argv[1])))\nprint('up', flush=True)\n"
+        "from cabafl.deployment.broker import start_broker\n"
+        "start_broker(Children(Path(sys.argv[2])), FleetFolder.load(Path(sys.argv[1])))\nprint('up', flush=True)\n"
         "time.sleep(60)\n"
     )
     words = [sys.executable, "-c", program, str(fleet.path), str(tmp_path / "logs")]
@@ -297,4 +240,17 @@ def test_the_public_port_closes_when_its_parent_is_killed(tmp_path: Path) -> Non
         assert parent.stdout.readline() == "up\n"
         assert answers(fleet.settings.port)
         parent.send_signal(signal.SIGKILL)
-    until(lambda: not answers(fleet.settings.port), 10.0)
+    deadline = time.monotonic() + PATIENCE
+    while answers(fleet.settings.port):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_only_the_broker_of_the_folder_is_signalled(tmp_path: Path) -> None:
+    """SIGHUP would end any other process that has its number by now."""
+    fleet = local_fleet(tmp_path / "fleet", 1)
+    assert not reload_broker(fleet)
+    fleet.pid_file.parent.mkdir()
+    for text in (str(os.getpid()), "999999999", "no number", ""):
+        fleet.pid_file.write_text(text)
+        assert not reload_broker(fleet)

@@ -1,129 +1,52 @@
-"""Whole runs with devices in the same process: run folder, stopping and continuing, network failures, refusals."""
+"""Whole runs with devices in the same process: run folder, stopping and continuing, refusals, quarantine."""
 
 import json
-import signal
-from collections.abc import Callable, Iterable, Mapping
+import re
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="flwr is not installed (extra `deploy`)")
-
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
-from typer.testing import CliRunner
-
-from cabafl.cli.main import app
-from cabafl.cli.run import warn
 from cabafl.config import load_experiment
 from cabafl.deployment import wire
-from cabafl.deployment.device.participant import Participant
-from cabafl.deployment.flower.superlink import SuperLink
-from cabafl.deployment.folder.layout import Device, FleetSettings
+from cabafl.deployment.folder.layout import FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
-from cabafl.deployment.server import driver
-from cabafl.deployment.server.carrier import Forgotten, TemporaryFailure
-from cabafl.deployment.server.serve import for_devices, serve
-from cabafl.deployment.server.status import STATUS
+from cabafl.deployment.greeting import Greeting
+from cabafl.deployment.log import Log
+from cabafl.deployment.messages import TrainingJob
+from cabafl.deployment.mqtt import carrier, fleet, topics
+from cabafl.deployment.mqtt.fleet import MqttFleet
+from cabafl.deployment.server.carrier import RunOnFleet
+from cabafl.deployment.server.serve import for_devices
+from cabafl.engine.inputs import Arrived, Joined, Started
+from cabafl.engine.journal import Journal
 from cabafl.errors import RunStopped, UserError
 from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Stopped
-from cabafl.recording.events import Event, Uploaded
+from cabafl.recording.events import Dispatched, Event
 from cabafl.recording.folder import RunFolder, read_metrics
+from tests.deployment.fleet_runs import (
+    DEVICES,
+    FEDASYNC,
+    JOBS,
+    SETTINGS,
+    FleetRun,
+    after_uploads,
+    fleet_run,
+    terminate,
+)
+from tests.deployment.fragile import SOUR
+from tests.deployment.memory_broker import MemoryBroker, MemoryDevice
 
-DEVICES = 4
-SETTINGS = [
-    "data.train_limit=200",
-    "data.test_limit=50",
-    "model.name=mlp",
-    "training.epochs=1",
-    "fleet.slots=2",
-    "run.workers=0",
-    "run.evaluate_every=0.5",
-    "run.max_dispatches=12",
-    "method.k=2",
-]
-
-
-class Network:
-    """Transport, grid and devices in one. Answers are available at once and fetched once."""
-
-    def __init__(self, path: Path) -> None:
-        self.devices = {100 + number: Participant(Device(path, "here:1", number, number)) for number in range(DEVICES)}
-        self.mail: dict[str, Message] = {}
-        self.sent: list[Message] = []
-        self.forget_at: int | None = None
-        self.fail_at: int | None = None
-        self.run = SimpleNamespace(run_id=1)
-        self.opened = 0
-        self.finished: bool | None = None
-
-    def nodes(self) -> Mapping[int, int]:
-        return {number: 100 + number for number in range(DEVICES)}
-
-    def open(self, max_bytes: int, resumed: bool, again: bool = False) -> "Network":
-        self.opened += 1
-        self.run = SimpleNamespace(run_id=2 if again else 1)
-        return self
-
-    def interrupt(self) -> None: ...
-
-    def close(self, finished: bool) -> None:
-        self.finished = finished
-
-    def get_node_ids(self) -> list[int]:
-        return [*self.devices]
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        names = []
-        for message in messages:
-            name = f"m{len(self.sent)}"
-            message.metadata.__dict__["_message_id"] = name
-            message.metadata.__dict__["_src_node_id"] = 1
-            message.metadata.__dict__["_run_id"] = 1
-            node = message.metadata.dst_node_id
-            self.sent.append(message)
-            self.mail[name] = self.devices[node](message, Context(1, node, {}, RecordDict(), {}))
-            names.append(name)
-        if len(self.sent) == self.forget_at:
-            self.mail.clear()
-            raise Forgotten
-        if len(self.sent) == self.fail_at:
-            self.fail_at = None
-            raise TemporaryFailure("status 500")
-        return names
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        gone = [name for name in message_ids if name not in self.mail]
-        lost = [Message(Error(3, "gone"), reply_to=self.sent[int(name[1:])]) for name in gone]
-        return [self.mail.pop(name) for name in message_ids if name in self.mail] + lost
+__all__ = ["fleet_run"]
 
 
-@pytest.fixture(autouse=True)
-def identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower needs these globals to create messages; `RunConnection` sets them in a real server."""
-    for name in ("_run_id", "_task_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-
-
-def run(network: Network, out: Path, *more: str, **options: Any) -> dict[str, Any] | None:
-    return serve(load_experiment(None, [*SETTINGS, *more]), network, out, warn=lambda text: None, **options)
-
-
-def events_of(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
-
-
-def test_a_run_leaves_a_run_folder_behind(tmp_path: Path) -> None:
-    network = Network(tmp_path)
-    summary = run(network, tmp_path / "run", status=tmp_path / "status.json")
+def test_a_run_leaves_a_run_folder_behind(fleet_run: FleetRun) -> None:
+    summary = fleet_run.serve()
     assert summary is not None
-    assert network.finished
-    assert (summary["clock"], summary["uploads"], summary["losses"]) == ("wall", 12, {})
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {
+    assert (summary["clock"], summary["uploads"], summary["losses"]) == ("wall", JOBS, {})
+    assert {path.name for path in fleet_run.out.iterdir()} == {
         "curve.png",
         "environment.json",
         "events.jsonl",
@@ -132,224 +55,241 @@ def test_a_run_leaves_a_run_folder_behind(tmp_path: Path) -> None:
         "model.safetensors",
         "summary.json",
     }
-    assert (tmp_path / "run/metrics.csv").read_text().startswith("time,version,")
-    assert read_metrics(tmp_path / "run")[-1].uploads == 12
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert (status["state"], len(status["devices"]), status["uploads"]) == ("complete", DEVICES, 12)
-    assert run(network, tmp_path / "run") is None, "already complete"
+    assert read_metrics(fleet_run.out)[-1].uploads == JOBS
+    assert sorted(fleet_run.uploaded) == list(range(JOBS))
+    assert topics.RUN not in fleet_run.broker.retained, "devices hear that the run is over"
+    assert all(device.session.run == "" for device in fleet_run.broker.devices)
+    assert fleet_run.serve() is None, "already complete"
 
 
-def test_a_job_reveals_nothing_about_earlier_devices(tmp_path: Path) -> None:
+def test_a_second_run_follows_on_the_same_devices(fleet_run: FleetRun) -> None:
+    fleet_run.serve()
+    fleet_run.out = fleet_run.path / "second"
+    fleet_run.completes("data.dataset=mnist5k", settings=FEDASYNC)
+    assert not any(device.complaints for device in fleet_run.broker.devices)
+
+
+def test_a_job_reveals_nothing_about_earlier_devices(fleet_run: FleetRun) -> None:
     """A job has exactly these fields, whichever devices had the model before; none of them names a device or a slot."""
-    network = Network(tmp_path)
-    run(network, tmp_path / "run")
-    jobs = [message for message in network.sent if message.metadata.message_type == wire.TRAIN]
-    assert len(jobs) == 12
-    for message in jobs:
-        assert set(message.content) == {"values"}
-        values = dict(message.content["values"])
-        numbers = values.pop("numbers")
-        assert isinstance(numbers, bytes)
-        assert set(values) == {"number", "epochs", "lr_scale", "prox", "report_loss"}
+    fleet_run.serve()
+    jobs = []
+    for number in range(DEVICES):
+        for packet in fleet_run.broker.payloads(topics.down(number)):
+            content = wire.Assembler(1 << 30).add(packet)
+            assert content is not None
+            size = int.from_bytes(content[:4], "little")
+            jobs.append(json.loads(bytes(content[4 : 4 + size])))
+    assert len(jobs) == JOBS
+    for values in jobs:
+        assert values.keys() == {"kind", "run", "job", "epochs", "lr_scale", "prox", "report_loss", "model"}
         assert (values["epochs"], values["lr_scale"], values["prox"]) == (-1, 1.0, 0.0)
-        assert message.metadata.group_id == ""
+        assert re.fullmatch(r"|fleet/all/model/[0-9a-f]{16}", values["model"]), "a random name"
+    assert len({values["run"] for values in jobs}) == 1
 
 
-def test_a_stopped_run_continues_and_counts_each_job_once(tmp_path: Path) -> None:
-    network = Network(tmp_path)
+# Stopping and continuing
+
+
+def test_a_stopped_run_continues_and_counts_each_job_once(fleet_run: FleetRun) -> None:
     with pytest.raises(Stopped):
-        run(network, tmp_path / "run", listener=stopping_after(5))
-    assert network.finished is False
-    assert not (tmp_path / "run/summary.json").exists()
-    with pytest.raises(UserError, match="a run on real devices; accepted: `cabafl deploy server`"):
-        resume(tmp_path / "run")
-    before = [event for event in events_of(tmp_path / "run") if event["event"] == "upload"]
-    assert 5 <= len(before) < 12
-    summary = run(network, tmp_path / "run")
-    assert summary is not None
-    assert summary["uploads"] == 12
-    after = [event for event in events_of(tmp_path / "run") if event["event"] == "upload"]
-    assert after[: len(before)] == before
-    assert sorted(event["job"] for event in after) == list(range(12))
+        fleet_run.serve(listener=after_uploads(5, terminate()))
+    assert not (fleet_run.out / "summary.json").exists()
+    assert fleet_run.status["state"] == "stopped"
+    assert topics.RUN in fleet_run.broker.retained, "devices keep what they have loaded"
+    with pytest.raises(UserError, match="a run on real devices; continue it with `cabafl deploy server`"):
+        resume(fleet_run.out)
+    before = fleet_run.uploaded
+    assert 5 <= len(before) < JOBS
+    fleet_run.completes()
+    assert fleet_run.uploaded[: len(before)] == before
+    trained = [job.number for device in fleet_run.broker.devices for job in device.trained]
+    assert sorted(trained) == list(range(JOBS)), "no device trains a job twice"
 
 
-def test_a_run_stopped_before_it_started_keeps_the_devices_that_joined(tmp_path: Path) -> None:
-    network, out = Network(tmp_path), tmp_path / "run"
-    network.get_node_ids = lambda: [100, 101]  # type: ignore[method-assign]
+def test_a_run_stopped_before_it_started_keeps_the_devices_that_joined(fleet_run: FleetRun) -> None:
+    late = [fleet_run.broker.devices.pop() for _ in range(2)]
+    for device in late:
+        del fleet_run.broker.retained[topics.here(device.session.device)]
+    first = fleet_run.broker.devices[0].worker
+    join = first.join
 
-    def pull(message_ids: Iterable[str]) -> list[Message]:
-        signal.raise_signal(signal.SIGTERM)
-        return Network.pull_messages(network, message_ids)
+    def join_and_stop(greeting: Greeting) -> int:
+        terminate()()
+        return join(greeting)
 
-    network.pull_messages = pull  # type: ignore[method-assign]
+    first.join = join_and_stop  # type: ignore[method-assign]
     with pytest.raises(Stopped):
-        run(network, out, status=tmp_path / "status.json")
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert (status["state"], [line["online"] for line in status["devices"]]) == ("stopped", [True, True, False, False])
-    assert not (out / "checkpoint.json").exists()
-    network = Network(tmp_path)
-    assert_completes(network, out)
-    assert network.opened == 1
+        fleet_run.serve()
+    assert not (fleet_run.out / "checkpoint.json").exists()
+    assert [line["online"] for line in fleet_run.status["devices"]] == [True, True, False, False]
+    first.join = join  # type: ignore[method-assign]
+    fleet_run.broker.devices += late
+    for device in late:
+        device.take(topics.RUN, fleet_run.broker.retained[topics.RUN])
+    fleet_run.completes()
 
 
-def test_a_second_signal_stops_at_once_and_the_run_continues_from_the_journal(tmp_path: Path) -> None:
-    network, out = Network(tmp_path), tmp_path / "run"
+def test_a_second_signal_stops_at_once_and_the_run_continues_from_the_journal(fleet_run: FleetRun) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(network, out, listener=stopping_after(5, signals=2))
-    assert network.finished is False
-    assert not (out / "checkpoint.json").exists()
-    assert_completes(network, out)
+        fleet_run.serve(listener=after_uploads(5, terminate(2)))
+    assert not (fleet_run.out / "checkpoint.json").exists()
+    fleet_run.completes()
 
 
-def test_an_exception_closes_the_folder_the_journal_and_the_network(tmp_path: Path) -> None:
-    network, out = Network(tmp_path), tmp_path / "run"
-    uploads = 0
+def test_an_exception_closes_the_folder_the_journal_and_the_network(fleet_run: FleetRun) -> None:
+    def fail() -> None:
+        raise MemoryError("a bug")
 
-    def listen(event: Event) -> None:
-        nonlocal uploads
-        uploads += isinstance(event, Uploaded)
-        if uploads == 5:
-            raise RuntimeError("a bug")
-
-    with pytest.raises(RuntimeError, match="a bug") as caught:
-        run(network, out, status=tmp_path / "status.json", listener=listen)
-    assert json.loads((tmp_path / "status.json").read_text())["state"] == "stopped"
-    assert network.finished is False
-    assert_completes(network, out)  # would wait for the lock of the folder, as `caught` keeps open files alive
+    with pytest.raises(MemoryError, match="a bug") as caught:
+        fleet_run.serve(listener=after_uploads(5, fail))
+    assert fleet_run.status["state"] == "stopped"
+    assert fleet_run.broker.clients[topics.SERVER].link is None
+    fleet_run.completes()  # would wait for the lock of the folder, as `caught` keeps open files alive
     del caught
 
 
-def test_the_journal_is_deleted_after_the_summary_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, out = Network(tmp_path), tmp_path / "run"
-
+def test_the_journal_is_deleted_after_the_summary_is_written(
+    fleet_run: FleetRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full_disk:
         full_disk.setattr(RunFolder, "finish", fail)
         with pytest.raises(RunStopped, match="the disk is full"):
-            run(network, out, status=tmp_path / "status.json")
-    assert json.loads((tmp_path / "status.json").read_text())["state"] == "stopped"
-    assert network.finished is False
-    assert (out / "journal" / "journal.jsonl").exists()
-    assert_completes(network, out)
-    assert not (out / "journal").exists()
+            fleet_run.serve()
+    assert fleet_run.status["state"] == "stopped"
+    assert list((fleet_run.out / "journal").glob("*.log"))
+    fleet_run.completes()
+    assert not (fleet_run.out / "journal").exists()
 
 
-def assert_completes(network: Network, out: Path) -> None:
-    """The run in ``out`` continues to its end and counts each job once."""
-    summary = run(network, out)
-    assert summary is not None
-    assert (summary["uploads"], summary["losses"]) == (12, {})
-    assert network.finished
-    assert sorted(event["job"] for event in events_of(out) if event["event"] == "upload") == list(range(12))
+def test_a_journal_that_is_kept_holds_the_whole_run(fleet_run: FleetRun) -> None:
+    keep = "deploy.keep_journal=true"
+    with pytest.raises(Stopped):
+        fleet_run.serve(keep, listener=after_uploads(5, terminate()))
+    fleet_run.completes(keep)
+    inputs = [given for _, given in Journal(fleet_run.out, keep=True).inputs()]
+    assert sorted(given.job for given in inputs if isinstance(given, Arrived)) == list(range(JOBS))
+    assert sum(isinstance(given, Joined) for given in inputs) == DEVICES
+    assert sum(isinstance(given, Started) for given in inputs) == 1
 
 
-def stopping_after(uploads: int, signals: int = 1) -> Callable[[Event], None]:
-    """A listener that sends SIGTERM to this process, as systemd does, after some uploads."""
-    left = uploads
+def hold(held: list[tuple[MemoryDevice, TrainingJob]], device: MemoryDevice, job: TrainingJob) -> None:
+    held.append((device, job))
+
+
+def test_what_arrives_while_the_server_is_away_is_counted_when_it_is_back(fleet_run: FleetRun) -> None:
+    held: list[tuple[MemoryDevice, TrainingJob]] = []
+    for device in fleet_run.broker.devices:
+        device.train = partial(hold, held, device)  # type: ignore[method-assign]
+    sent = 0
 
     def listen(event: Event) -> None:
-        nonlocal left
-        left -= isinstance(event, Uploaded)
-        if left == 0:
-            left = -1
-            for _ in range(signals):
-                signal.raise_signal(signal.SIGTERM)
+        nonlocal sent
+        sent += isinstance(event, Dispatched)
+        if isinstance(event, Dispatched) and sent == 2:
+            terminate()()
 
-    return listen
-
-
-def test_jobs_are_sent_again_to_a_network_that_has_forgotten_the_run(tmp_path: Path) -> None:
-    network = Network(tmp_path)
-    network.forget_at = DEVICES * 2 + 6
-    summary = run(network, tmp_path / "run")
-    assert summary is not None
-    assert network.opened == 2
-    assert (summary["uploads"], summary["losses"]) == (12, {})
-
-
-def test_a_failed_call_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "RETRY_DELAY", 0.01)
-    network = Network(tmp_path)
-    network.fail_at = DEVICES * 2 + 6
-    warnings: list[str] = []
-    summary = serve(load_experiment(None, SETTINGS), network, tmp_path / "run", warn=warnings.append)
-    assert summary is not None
-    assert (summary["uploads"], summary["losses"]) == (12, {})
-    assert warnings == ["a network call failed: status 500; trying again"]
-
-
-def test_a_network_that_forgets_the_run_while_it_resumes(tmp_path: Path) -> None:
-    network = Network(tmp_path)
     with pytest.raises(Stopped):
-        run(network, tmp_path / "run", listener=stopping_after(5))
-    network.forget_at = len(network.sent) + 1  # the first greeting after the restart
-    summary = run(network, tmp_path / "run")
-    assert summary is not None
-    assert network.opened == 3, "at first, when resuming, and after the network forgot the run"
-    assert (summary["uploads"], summary["losses"]) == (12, {})
+        fleet_run.serve(settings=FEDASYNC, listener=listen)
+    assert len(held) == 2
+    for device in fleet_run.broker.devices:
+        del device.train
+    for device, job in held:
+        device.train(job)
+    assert fleet_run.broker.clients[topics.SERVER].unconfirmed
+    fleet_run.completes(settings=FEDASYNC)
 
 
-def test_more_devices_than_the_run_accepts(tmp_path: Path) -> None:
-    network = Network(tmp_path)
+# Refusals
+
+
+def test_the_folder_of_another_experiment_is_left_alone(fleet_run: FleetRun) -> None:
     with pytest.raises(Stopped):
-        run(network, tmp_path / "run", listener=stopping_after(2))
-    more = Network(tmp_path)
-    more.nodes = lambda: {number: 100 + number for number in range(DEVICES + 1)}  # type: ignore[method-assign]
-    with pytest.raises(UserError, match=r"data.devices = 4: the fleet has a device 4; accepted: 5 or more, set when"):
-        run(more, tmp_path / "run")
-    network.nodes = lambda: {number: 100 + number for number in range(DEVICES - 1)}  # type: ignore[method-assign]
-    summary = run(network, tmp_path / "run")
-    assert summary is not None
-    assert summary["uploads"] + sum(summary["losses"].values()) == 12, "one device was banned, the others continue"
-
-
-def test_the_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
-    with pytest.raises(Stopped):
-        run(Network(tmp_path), tmp_path / "run", listener=stopping_after(2))
+        fleet_run.serve(listener=after_uploads(2, terminate()))
     with pytest.raises(UserError, match="holds the run of another experiment"):
-        run(Network(tmp_path), tmp_path / "run", "seed=2")
+        fleet_run.serve("seed=2")
+    fleet_run.completes()
 
 
-def test_settings_that_do_not_fit_a_fleet(tmp_path: Path) -> None:
+def test_settings_that_do_not_fit_a_fleet(fleet_run: FleetRun) -> None:
     with pytest.raises(UserError, match=r"run.wall_time: missing; accepted: the seconds the run lasts"):
-        serve(load_experiment(None, []), Network(tmp_path), tmp_path / "run", warn=print)
+        fleet_run.serve(settings=SETTINGS[:4])
     with pytest.raises(UserError, match=r"data.devices = 3: the fleet has a device 3; accepted: 4 or more"):
-        run(Network(tmp_path), tmp_path / "run", "data.devices=3")
-    nobody = Network(tmp_path)
-    nobody.nodes = dict  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="devices: the fleet has none"):
-        run(nobody, tmp_path / "run")
+        fleet_run.serve("data.devices=3")
     with pytest.raises(UserError, match=r"fleet.slots = 9: at most the number of devices, 4"):
         for_devices(load_experiment(None, ["fleet.slots=9"]), 4)
-    assert not (tmp_path / "run").exists()
+    fleet_run.fleet.devices = []
+    with pytest.raises(UserError, match="devices: the fleet has none"):
+        fleet_run.serve()
+    assert not fleet_run.out.exists()
 
 
-def test_status_and_refusals_of_the_commands(tmp_path: Path) -> None:
-    fleet = make_fleet(tmp_path / "fleet", FleetSettings(ip=("192.0.2.7",)), 2)
-    command = CliRunner()
-    missing = command.invoke(app, ["deploy", "status", str(fleet.path)])
-    assert isinstance(missing.exception, UserError)
-    assert "no server has run here yet" in str(missing.exception)
-    stranger = command.invoke(app, ["deploy", "device", str(fleet.path), "--id", "7"])
-    assert str(stranger.exception) == "--id = 7: no such device; accepted: 0, 1"
-    run(Network(tmp_path), tmp_path / "run", status=fleet.state / STATUS)
-    shown = command.invoke(app, ["deploy", "status", str(fleet.path)])
-    assert shown.exit_code == 0
-    assert "cabafl: complete" in shown.output
-    as_json = command.invoke(app, ["deploy", "status", str(fleet.path), "--json"])
-    assert json.loads(as_json.output)["uploads"] == 12
+def test_a_device_that_is_added_to_a_run_without_a_place_for_it(fleet_run: FleetRun) -> None:
+    with pytest.raises(Stopped):
+        fleet_run.serve(listener=after_uploads(2, terminate()))
+    fleet_run.fleet.devices = range(DEVICES + 1)
+    MemoryDevice(fleet_run.broker, DEVICES, fleet_run.broker.devices[0].worker)
+    fleet_run.completes()
+    assert fleet_run.said("is not admitted: the run takes 4 devices")
 
 
-def test_texts_of_devices_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    warn("device 3: job 7 lost: [/foo] [red]")
-    assert "[/foo] [red]" in capsys.readouterr().err
+def test_one_server_per_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = MemoryBroker()
+    monkeypatch.setattr(carrier, "Link", broker.link)
+    monkeypatch.setattr(fleet, "LOCK_PATIENCE", 0.2)
+    folder = make_fleet(tmp_path / "fleet", FleetSettings(ip=("192.0.2.7",)), 2)
+    run = RunOnFleet("run", "greeting", 4, lambda kind: 2, 60.0)
+    first, second = MqttFleet(folder), MqttFleet(folder)
+    assert list(first.devices) == [0, 1]
+    first.open(run, Log())
+    for _ in range(2):
+        with pytest.raises(UserError, match="another server runs on this fleet; accepted: one at a time"):
+            second.open(run, Log())
+    first.open(run, Log())  # the same server again, after a quarantine
 
 
-def test_one_server_per_fleet(tmp_path: Path) -> None:
-    fleet = make_fleet(tmp_path / "fleet", FleetSettings(ip=("192.0.2.7",)), 1)
-    first, second = SuperLink(fleet), SuperLink(fleet)
-    first._take_lock()
-    with pytest.raises(UserError, match="another server runs on this fleet"):
-        second._take_lock()
+# Inputs that make the method fail
+
+
+@pytest.mark.parametrize("checkpoints", ["60", "0.001"])
+def test_a_device_whose_inputs_make_the_method_fail_is_excluded_and_the_run_goes_on(
+    fleet_run: FleetRun, checkpoints: str
+) -> None:
+    method = ["method.name=tests.deployment.fragile:Fragile", f"run.checkpoint_every={checkpoints}"]
+    summary = fleet_run.serve(*method, "deploy.keep_journal=true", settings=FEDASYNC)
+    assert summary is not None
+    assert summary["uploads"] + sum(summary["losses"].values()) == JOBS
+    assert SOUR not in {event["device"] for event in fleet_run.events if event["event"] == "upload"}
+    assert fleet_run.status["quarantined"] == 3
+    assert summary["losses"] == {"left": 1}
+    assert fleet_run.said("an input of device 2 made the run fail: ZeroDivisionError: sour milk; the run goes on")
+    assert len(fleet_run.fleet.carriers) == 4, "a new connection after each: the rest is delivered again"
+    quarantine = json.loads((fleet_run.out / "journal/quarantine.json").read_text())
+    assert quarantine["quarantined"] == 3
+
+
+def test_a_server_killed_before_it_could_mark_the_input(fleet_run: FleetRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = "method.name=tests.deployment.fragile:Fragile"
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Journal, "quarantine", die)
+        with pytest.raises(KeyboardInterrupt):
+            fleet_run.serve(method, settings=FEDASYNC)
+    summary = fleet_run.serve(method, settings=FEDASYNC)
+    assert summary is not None
+    assert fleet_run.status["quarantined"] == 3
+    assert len(set(fleet_run.uploaded)) == len(fleet_run.uploaded) == JOBS - 1
+
+
+def test_a_method_that_fails_by_itself_ends_the_run(fleet_run: FleetRun) -> None:
+    with pytest.raises(RunStopped, match="without that device too: the method itself fails"):
+        fleet_run.serve("method.name=tests.deployment.fragile:Broken", settings=FEDASYNC)
+    fleet_run.out = fleet_run.path / "second"
+    with pytest.raises(ZeroDivisionError, match="ill"):
+        fleet_run.serve("method.name=tests.deployment.fragile:Sick", settings=FEDASYNC)
+    assert fleet_run.status["state"] == "stopped"

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cabafl.engine.core import EngineSetup, Limits
+from cabafl.engine.defence import AUTOMATIC, DefenceRules
 from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.engine.virtual import VirtualEngine
 from cabafl.recording.events import Collection, Dispatched, Event, Lost, Published
@@ -66,14 +67,15 @@ def test_the_simulator_takes_the_decisions_of_a_deployed_run(name: str) -> None:
     assert decisions(again) == decisions(events)
 
 
-@settings(deadline=None, max_examples=15)
-@given(st.integers(0, 10_000), st.integers(1, 60))
-def test_a_killed_server_comes_back_through_its_journal(seed: int, cut: int) -> None:
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10_000), st.integers(1, 60), st.sampled_from([AUTOMATIC, DefenceRules(0.8, 1.0, 0.5, 1.0)]))
+def test_a_killed_server_comes_back_through_its_journal(seed: int, cut: int, rules: DefenceRules) -> None:
     """Stores the state after some inputs and handles the rest in a new engine: the same events as without a stop."""
     events: list[Event] = []
-    inputs = Play(wall_engine("cabafl", events.append), seed).run()
+    whole = wall_engine("cabafl", events.append, rules)
+    inputs = Play(whole, seed).run()
     first: list[Event] = []
-    engine = wall_engine("cabafl", first.append)
+    engine = wall_engine("cabafl", first.append, rules)
     for given_input in inputs[:cut]:
         engine.handle(given_input)
     encoder = Encoder()
@@ -81,13 +83,15 @@ def test_a_killed_server_comes_back_through_its_journal(seed: int, cut: int) -> 
         return  # nothing to store yet
     tree = encoder.encode(engine.state())
     second: list[Event] = []
-    other = wall_engine("cabafl", second.append)
+    other = wall_engine("cabafl", second.append, rules)
     other.restore(Decoder({name: np.array(a) for name, a in encoder.arrays.items()}).decode(tree))
     for given_input in inputs[cut:]:
         other.handle(given_input)
     other.handle(Passed(SECONDS))
     other.finish()
     assert [*map(repr, first), *map(repr, second)] == [*map(repr, events)]
+    assert other.defence.counts == whole.defence.counts
+    assert bool(whole.defence.counts) == (rules is not AUTOMATIC)
 
 
 def test_late_double_and_foreign_answers_are_not_counted() -> None:

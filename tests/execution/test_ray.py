@@ -21,7 +21,7 @@ from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.execution.base import EvaluateJob
 from cabafl.execution.ray_cluster import Node, RayExecutor, gpu_share, import_ray
-from cabafl.learning.task import Trained
+from cabafl.learning.task import TrainingResult
 from tests.execution.test_pool import alive
 from tests.runs import METHODS, same_bytes, settings
 
@@ -86,7 +86,7 @@ def test_nodes_must_have_the_same_versions() -> None:
         executor._check_versions(actor, Node("elsewhere", "0", "1"))
 
 
-@pytest.mark.parametrize("wrap", [Trained, np.asarray])
+@pytest.mark.parametrize("wrap", [TrainingResult, np.asarray])
 def test_results_do_not_stay_in_the_object_store(wrap: Callable[[npt.NDArray[np.float32]], Any]) -> None:
     stored = np.ones(3, dtype=np.float32)
     stored.flags.writeable = False  # as Ray hands it over
@@ -96,7 +96,7 @@ def test_results_do_not_stay_in_the_object_store(wrap: Callable[[npt.NDArray[np.
     actor.pending["reference"] = ticket = executor.submit(EvaluateJob(stored, 0))
     executor._take_result(actor, "reference")
     result = executor.result(ticket)
-    array = result.weights if isinstance(result, Trained) else result
+    array = result.weights if isinstance(result, TrainingResult) else result
     assert array.tolist() == [1, 1, 1]
     assert array.flags.writeable
     assert not np.shares_memory(array, stored)

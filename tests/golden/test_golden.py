@@ -1,7 +1,6 @@
 """The files of short runs have the recorded checksums: refactoring must not change results."""
 
 import json
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
@@ -11,8 +10,6 @@ from tests.golden.arithmetic import fixed_arithmetic, probe
 from tests.golden.cases import CASES, SUMS, run_anywhere
 
 GOLDEN = json.loads(SUMS.read_text(encoding="utf-8"))
-# Since Python 3.12, sum() adds floats more exactly. Of all cases, these show it.
-ROUNDED_SUMS = {"fedsa with faults"} if sys.version_info >= (3, 12) else set()
 WORKERS = {"cabafl with faults": 1, "fedavg with faults": 2}
 
 
@@ -38,8 +35,6 @@ def test_same_bytes_as_recorded(name: str, process: ProcessPoolExecutor, differe
     if differences:
         how = "before a change, record the sums of this machine: python -m tests.golden.cases"
         pytest.skip(f"other last bits than in the recorded runs ({', '.join(differences)}); {how}")
-    if name in ROUNDED_SUMS:
-        pytest.skip("recorded with Python 3.11, whose sum() of floats rounds after every addition")
     assert process.submit(run_anywhere, name).result() == GOLDEN["sums"][name]
 
 

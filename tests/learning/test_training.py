@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from cabafl.config import TrainingSection
-from cabafl.learning.training import LocalTraining, batches, train
+from cabafl.learning.training import Cancelled, LocalTraining, batches, train
 from cabafl.learning.weights import FlatModel
 from cabafl.methods.base import Objective
 
@@ -71,3 +71,53 @@ def test_dropout_follows_from_the_job_not_from_the_global_generator() -> None:
         results.append(model.save())
     np.testing.assert_array_equal(results[0], results[1])
     assert not np.array_equal(results[0], results[2])
+
+
+def small_job() -> tuple[FlatModel, Tensor, Tensor]:
+    return FlatModel(normed()), torch.randn(23, 4), torch.randint(0, 3, (23,))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 7, 14])
+def test_a_training_is_asked_before_every_step_and_stops_there(steps: int) -> None:
+    """15 steps; those before the stop are the ones of a whole training of another length."""
+    model, x, y = small_job()
+    seen: list[list[float]] = []
+
+    def stop() -> bool:
+        seen.append(model.save().tolist())
+        return len(seen) > steps
+
+    settings = TrainingSection(epochs=3, batch_size=5)
+    before = torch.default_generator.get_state()
+    with pytest.raises(Cancelled):
+        train(model.network, x, y, LocalTraining(settings, stop=stop), seed=11)
+    assert len(seen) == steps + 1
+    assert model.save().tolist() == seen[-1], "no step after the stop"
+    assert len({tuple(each) for each in seen}) == steps + 1, "one step between two questions"
+    assert torch.equal(torch.default_generator.get_state(), before)
+
+
+def test_a_training_that_is_not_stopped_gives_the_same_bits() -> None:
+    model, x, y = small_job()
+    start = model.save()
+    asked = iter(range(1000))
+    found = []
+    for stop in (None, lambda: next(asked) < 0):
+        model.load(start)
+        train(model.network, x, y, LocalTraining(TrainingSection(epochs=3, batch_size=5), stop=stop), seed=11)
+        found.append(model.save())
+    np.testing.assert_array_equal(found[0], found[1])
+    assert next(asked) == 15
+
+
+def test_gradients_of_a_failed_job_do_not_reach_the_next() -> None:
+    model, x, y = small_job()
+    start = model.save()
+    settings = LocalTraining(TrainingSection(epochs=1, batch_size=5))
+    train(model.network, x, y, settings, seed=11)
+    clean = model.save()
+    model.load(start)
+    F.cross_entropy(model.network(x), y).backward()  # type: ignore[no-untyped-call]
+    model.load(start)
+    train(model.network, x, y, settings, seed=11)
+    np.testing.assert_array_equal(model.save(), clean)

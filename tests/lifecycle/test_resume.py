@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import torch
 from cabafl import simulate
 from cabafl.config import load_experiment
 from cabafl.engine.checkpoint import load_checkpoint
+from cabafl.engine.tensors import write_tensors
 from cabafl.errors import RunStopped, UserError
 from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Stopped
@@ -39,9 +41,14 @@ class StopAt:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+LIARS = ["fleet.faults.attack=noise", "fleet.faults.attack_share=0.3", "run.defence.update_clip=2"]
+LIARS += ["run.defence.feature_clip=2", "run.defence.sample_quantile=0.7"]
+
+
+@pytest.mark.parametrize("more", [[], LIARS], ids=["honest", "liars"])
 @pytest.mark.parametrize("method", ALL_METHODS)
-def test_a_run_stopped_again_and_again_ends_in_the_same_bytes(method: str, tmp_path: Path) -> None:
-    experiment = load_experiment(None, settings(method, *INLINE))
+def test_a_run_stopped_again_and_again_ends_in_the_same_bytes(method: str, more: list[str], tmp_path: Path) -> None:
+    experiment = load_experiment(None, settings(method, *INLINE, *more))
     simulate(experiment, tmp_path / "whole")
     with pytest.raises(Stopped) as stopped:
         simulate(experiment, tmp_path / "parts", StopAt(25))
@@ -248,21 +255,19 @@ def test_a_full_disk_stops_the_run_with_a_message_and_keeps_the_checkpoint(tmp_p
 def test_a_full_disk_at_a_checkpoint_keeps_the_previous_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = settings("cabafl", *INLINE)
     simulate(load_experiment(None, words), tmp_path / "whole")
-    from safetensors.numpy import save_file as real
-
     calls = 0
 
-    def full_at_the_fourth(tensors: object, path: Path, metadata: object) -> None:
+    def full_at_the_fourth(path: Path, *rest: Any) -> str:
         nonlocal calls
         calls += 1
         if calls == 4:
             path.write_bytes(b"half")
             raise OSError(28, "No space left on device")
-        real(tensors, path, metadata)  # type: ignore[arg-type]
+        return write_tensors(path, *rest)
 
-    monkeypatch.setattr("cabafl.engine.checkpoint.save_file", full_at_the_fourth)
-    monkeypatch.setattr("cabafl.lifecycle.run.CHECKPOINT_SHARE", 1e6)  # no limit on their share of the time
-    with pytest.raises(RunStopped, match="cannot be recorded"):
+    monkeypatch.setattr("cabafl.engine.checkpoint.write_tensors", full_at_the_fourth)
+    monkeypatch.setattr("cabafl.lifecycle.run.CHECKPOINT_SHARE", 1e6)  # as often as asked
+    with pytest.raises(RunStopped, match="cannot be recorded: the disk is full"):
         simulate(load_experiment(None, words), tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-3.safetensors"]
     resume(tmp_path / "run")

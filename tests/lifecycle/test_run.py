@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +16,7 @@ from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.engine.core import Engine
 from cabafl.engine.ledger import Ledger
 from cabafl.learning.weights import Layout
-from cabafl.lifecycle import run as module
+from cabafl.lifecycle import saving
 from cabafl.lifecycle.run import Lifecycle, experiment_text
 from cabafl.lifecycle.stopping import Stopped
 from cabafl.recording.events import Evaluated
@@ -29,11 +31,16 @@ class Counting:
 
     def __init__(self, run: Lifecycle, until: int, at: dict[int, Any] | None = None) -> None:
         self.run, self.until, self.at = run, until, at or {}
-        self.count = self.saves = 0
+        self.count = 0
+        self.saves: list[int] = []
         self.woken = False
         ledger, model = Ledger(), np.array([1.5, 2.5], dtype=np.float32)
+        self.pending: list[Any] = []  # evaluations that a checkpoint would have to wait for
+        outbox = SimpleNamespace(flush=lambda: None, waiting=self.pending)
         fields = {"clock": "virtual", "now": 0.0, "ledger": ledger, "model": model, "finish": self.evaluate}
-        self.engine = cast(Engine, SimpleNamespace(selections=np.ones(3, dtype=np.int64), **fields))
+        selections = np.ones(3, dtype=np.int64)
+        nothing = {"defence": SimpleNamespace(totals=dict), "changes": {}, "stopping": "no"}
+        self.engine = cast(Engine, SimpleNamespace(selections=selections, outbox=outbox, **fields, **nothing))
 
     def evaluate(self) -> None:
         self.run.emit(Evaluated(float(self.count), self.count, 0.5, 1.0, 0, 0, 0, 0, 0, 0.0))
@@ -52,8 +59,8 @@ class Counting:
     def state(self) -> dict[str, Any] | None:
         return {"now": float(self.count), "count": self.count} if self.count else None
 
-    def saved(self) -> None:
-        self.saves += 1
+    def saved(self, state: dict[str, Any]) -> None:
+        self.saves.append(state["count"])
 
     def wake(self) -> None:
         self.woken = True
@@ -86,7 +93,7 @@ def test_without_a_folder_nothing_is_written_and_nothing_is_saved() -> None:
     run = lifecycle(None)
     driver = Counting(run, 2)
     assert run.carry_out(driver, None)["evaluations"] == 3
-    assert driver.saves == 0
+    assert driver.saves == []
 
 
 def test_a_signal_stops_between_two_steps_with_a_checkpoint(tmp_path: Path) -> None:
@@ -95,7 +102,7 @@ def test_a_signal_stops_between_two_steps_with_a_checkpoint(tmp_path: Path) -> N
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped) as stopped:
         run.carry_out(driver, None)
-    assert (stopped.value.signal, driver.count, driver.saves, driver.woken) == (signal.SIGTERM, 4, 1, True)
+    assert (stopped.value.signal, driver.count, driver.saves, driver.woken) == (signal.SIGTERM, 4, [4], True)
     assert signal.getsignal(signal.SIGTERM) is before
     assert (tmp_path / "run" / "curve.png").exists()
     assert not (tmp_path / "run" / "summary.json").exists()
@@ -116,7 +123,7 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     driver = Counting(run, 9, {4: interrupt_twice})
     with pytest.raises(KeyboardInterrupt):
         run.carry_out(driver, None)
-    assert driver.saves == 0
+    assert driver.saves == []
 
 
 def test_a_run_that_is_stopped_before_it_began_has_no_checkpoint(tmp_path: Path) -> None:
@@ -136,14 +143,21 @@ def test_checkpoints_take_a_bounded_share_of_the_time(tmp_path: Path, monkeypatc
     def slow_save(*_: object) -> None:
         clock[0] += 2.0
 
-    monkeypatch.setattr(module, "save_checkpoint", slow_save)
+    monkeypatch.setattr(saving, "write_snapshot", slow_save)
     run = lifecycle(tmp_path / "run")
     run.experiment = load_experiment(None, ["run.checkpoint_every=1"])
     saved: list[float] = []
     driver = Counting(run, 100, {})
     step = driver.step
-    driver.step = lambda: (clock.__setitem__(0, clock[0] + 1.0), step())[1]  # type: ignore[method-assign]
-    driver.saved = lambda: saved.append(clock[0])  # type: ignore[method-assign]
+
+    def timed_step() -> bool:
+        while any(thread.name == "checkpoint" for thread in threading.enumerate()):
+            time.sleep(0.001)  # the writer finds the clock as it was when its work began
+        clock[0] += 1.0
+        return step()
+
+    driver.step = timed_step  # type: ignore[method-assign]
+    driver.saved = lambda state: saved.append(clock[0])  # type: ignore[method-assign]
     run.carry_out(driver, None)
-    assert saved[0] == 4.0
-    assert 40.0 < saved[1] - saved[0] <= 43.0
+    assert saved[0] == 5.0  # due at 2.0, written at 4.0, noticed after the next step
+    assert 42.0 < saved[1] - saved[0] <= 45.0

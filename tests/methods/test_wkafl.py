@@ -7,7 +7,7 @@ import pytest
 
 from cabafl.engine.core import Limits
 from cabafl.execution.base import TrainJob
-from cabafl.learning.task import Trained
+from cabafl.learning.task import TrainingResult
 from cabafl.methods.wkafl import WKAFL, WKAFLParameters
 from cabafl.recording.events import Uploaded
 from tests.scripted import World, fleet, vector
@@ -21,10 +21,10 @@ def gradients_in_turn(gradients: dict[tuple[int, int], tuple[float, float]]) -> 
     1, and 0.25 in the third job of a device."""
     counts: dict[int, int] = {}
 
-    def train(job: TrainJob) -> Trained:
+    def train(job: TrainJob) -> TrainingResult:
         counts[job.device] = n = counts.get(job.device, 0) + 1
         loss = (0.25 if n == 3 else 1.0) if job.objective.report_loss else None
-        return Trained(job.weights - vector(*gradients.get((job.device, n), (0.0, 0.0))), loss)
+        return TrainingResult(job.weights - vector(*gradients.get((job.device, n), (0.0, 0.0))), loss)
 
     return train
 

@@ -1,7 +1,4 @@
-"""Overhead of a dispatch to a real device: Flower's default against cabafl's device processes, which stay in memory.
-
-``python -m cabafl.bench.deploy ADDRESS`` runs such a device without TLS; ``... FOLDER`` with its key and certificate.
-"""
+"""Overhead of a dispatch to a real device: MQTT as deployed beside Flower as it comes; load on broker and server."""
 
 import json
 import shutil
@@ -10,33 +7,41 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-import torch
-from flwr.app import ConfigRecord, Context, Message
+import numpy as np
 
+from cabafl.assembly import make_server_task
 from cabafl.bench import deploy_flower
-from cabafl.bench.deploy_flower import DEVICES, SECONDS, timed
+from cabafl.bench.deploy_flower import DEVICES, SECONDS
+from cabafl.bench.fleet_processes import (
+    make_local_fleet,
+    memory_bytes,
+    processor_seconds,
+    start_light,
+)
 from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.timing import Spread
-from cabafl.deployment import wire
-from cabafl.deployment.device.loop import serve
-from cabafl.deployment.flower.admission import admit, server_link
-from cabafl.deployment.flower.grid import FleetGrid, open_grid
-from cabafl.deployment.flower.internals import Link
-from cabafl.deployment.folder.layout import CA, PRIVATE_KEY, Device, FleetSettings
-from cabafl.deployment.folder.provision import make_fleet
-from cabafl.deployment.messages import TrainingJob, TrainingReply
-from cabafl.deployment.testbed.programs import environment, start_proxy, start_superlink
-from cabafl.deployment.testbed.testbed import has_proxy
-from cabafl.methods.base import PLAIN
-from cabafl.processes.children import LOOPBACK, Children, free_ports
+from cabafl.config import load_experiment
+from cabafl.deployment.broker import start_broker
+from cabafl.deployment.folder.layout import FleetFolder
+from cabafl.deployment.greeting import Greeting
+from cabafl.deployment.log import Log
+from cabafl.deployment.messages import Here, Trained
+from cabafl.deployment.mqtt.carrier import MqttCarrier
+from cabafl.deployment.mqtt.fleet import server_account
+from cabafl.deployment.server.carrier import RunOnFleet
+from cabafl.methods.base import Job, Weights
+from cabafl.processes.children import Child, Children, free_ports
 
-SIZES = (1_000_000, 45_000_000)  # bytes of a model
-POLL = 0.1  # seconds
+SIZES = (250_000, 1_000_000, 45_000_000)  # bytes of a model
+GOAL = 0.1  # seconds beyond training for 1 MB
 TIME_LIMIT = 600.0  # seconds for Flower's run
-MESSAGE = 100_000  # upper bound on the bytes of a reply besides its weights
-DEFAULT, OURS, FLEET = "Flower's default", "cabafl, bare", "cabafl, as deployed"
+FLOWER, MQTT = "Flower as it comes", "cabafl as deployed (MQTT)"
+IN_FLIGHT, BUSY_DEVICES = 20, 100
+IDLE_DEVICES, IDLE_SECONDS = 1000, 60.0
 
 _APP = """
 [project]
@@ -54,91 +59,129 @@ times = {times}
 """
 
 
-def superlink_command(port: int, database: Path | None = None, own_server: bool = True) -> list[str]:
-    """Command of a SuperLink on loopback for benchmarks and tests: no TLS, every device is admitted.
+class Exchange:
+    """A run without a method: sends models to light devices and gets them back."""
 
-    With ``database`` its messages survive a restart. With ``own_server`` = False it starts server apps itself.
-    """
-    words = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
-    words += ["--disable-runtime-dependency-installation"]
-    words += ["--isolation", "process"] if own_server else []
-    return words + (["--database", str(database)] if database else [])
+    def __init__(self, fleet: FleetFolder, weights: int) -> None:
+        experiment = load_experiment(None, ["data.dataset=synthetic", "model.name=mlp"])
+        greeting = Greeting.of(experiment, make_server_task(experiment), len(fleet.device_ids()))
+        text = greeting.model_copy(update={"weights": weights}).text()
+        run = RunOnFleet(f"bench-{weights}", text, weights, lambda kind: 1, 300.0)
+        self.carrier = MqttCarrier(server_account(fleet), run, Log(file=sys.stderr))
+        self.random = np.random.default_rng(1)
+        self.jobs = 0
+        self.here: set[int] = set()
+        self.weights = weights
 
+    def wait_for(self, devices: int, seconds: float = 120.0) -> None:
+        """Returns when this many devices have joined."""
+        deadline = time.monotonic() + seconds
+        while len(self.here) < devices:
+            self.answers()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{len(self.here)} of {devices} devices have joined after {seconds:g} s")
 
-def _exchange(grid: FleetGrid, message: Message) -> Message:
-    ids = grid.push_messages([message])
-    while not (replies := grid.pull_messages(ids)):
-        time.sleep(POLL)
-    return replies[0]
+    def send(self, device: int) -> Weights:
+        """Sends a new random model to a device."""
+        weights = self.random.standard_normal(self.weights, dtype=np.float32)
+        self.carrier.send([Job(self.jobs, device, 0, 0, weights)])
+        self.jobs += 1
+        return weights
+
+    def answers(self, timeout: float = 1.0) -> list[Trained]:
+        """The trained models that have arrived."""
+        deliveries = self.carrier.receive(timeout)
+        self.carrier.confirm(deliveries)
+        self.here |= {d.news.device for d in deliveries if isinstance(d.news, Here)}
+        return [d.news for d in deliveries if isinstance(d.news, Trained)]
 
 
 def ours(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
-    """Seconds per dispatch of cabafl without TLS, keys and database."""
-    [port] = free_ports(1)
-    link = Link(f"127.0.0.1:{port}", insecure=True)
+    """Seconds per dispatch beyond training, by model size: TLS, certificates, access list, all as deployed."""
+    taken: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        home = Path(scratch)
-        with Children(home) as children:
-            _start_superlink(children, superlink_command(port), port, home)
-            for number in range(DEVICES):
-                _start_device(children, number, link.address, home)
-            return _timed(open_grid(link, max_bytes=2 * max(sizes) + MESSAGE), sizes, times)
+        fleet = make_local_fleet(Path(scratch) / "fleet", DEVICES)
+        with Children(Path(scratch) / "logs") as children:
+            start_broker(children, fleet)
+            start_light(children, fleet, range(DEVICES), SECONDS)
+            for size in sizes:
+                exchange = Exchange(fleet, size // 4)
+                exchange.wait_for(DEVICES)
+                taken[str(size)] = [_one(exchange, turn % DEVICES) for turn in range(times + 1)][1:]
+                exchange.carrier.close(finished=True)
+    return taken
 
 
-def fleet(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
-    """Seconds per dispatch as deployed: TLS, keys, a SuperLink with a database, behind nginx if it is installed."""
-    port, superlink_port = free_ports(2)
-    settings = FleetSettings(ip=(LOOPBACK,), port=port, superlink_port=superlink_port, listen=LOOPBACK)
+def _one(exchange: Exchange, device: int) -> float:
+    started = time.perf_counter()
+    weights = exchange.send(device)
+    while not (found := exchange.answers()):
+        pass
+    taken = time.perf_counter() - started
+    change = found[0].reply.weights - weights
+    assert np.abs(change - change[0]).max() < 1e-5, "the answer must belong to this job"
+    return taken - found[0].reply.seconds
+
+
+def throughput(times: int) -> dict[str, float]:
+    """Dispatches per second of 0.25 MB with 20 in flight, and the processor time each costs."""
     with tempfile.TemporaryDirectory() as scratch:
-        home = Path(scratch)
-        made = make_fleet(home / "fleet", settings, DEVICES)
-        with Children(home / "logs") as children:
-            start_superlink(children, made)
-            if has_proxy():
-                start_proxy(children, made)
-            admit(made)
-            for device in made.devices():
-                _start_device(children, device.id, str(device.folder), home)
-            return _timed(open_grid(server_link(made), max_bytes=2 * max(sizes) + MESSAGE), sizes, times)
+        fleet = make_local_fleet(Path(scratch) / "fleet", BUSY_DEVICES)
+        with Children(Path(scratch) / "logs") as children:
+            broker = start_broker(children, fleet)
+            start_light(children, fleet, range(BUSY_DEVICES), seconds=0.0)
+            exchange = Exchange(fleet, SIZES[0] // 4)
+            exchange.wait_for(BUSY_DEVICES)
+            before, own, started = processor_seconds(broker.process.pid), time.process_time(), time.perf_counter()
+            for device in range(IN_FLIGHT):
+                exchange.send(device)
+            done = 0
+            while done < times:
+                for answer in exchange.answers():
+                    done += 1
+                    exchange.send((answer.device + IN_FLIGHT) % BUSY_DEVICES)
+            seconds = time.perf_counter() - started
+            figures = {
+                "dispatches per second": done / seconds,
+                "broker: processor ms per dispatch": 1e3 * (processor_seconds(broker.process.pid) - before) / done,
+                "server: processor ms per dispatch": 1e3 * (time.process_time() - own) / done,
+            }
+            exchange.carrier.close(finished=True)
+            return figures
 
 
-def _timed(grid: FleetGrid, sizes: Sequence[int], times: int) -> dict[str, list[float]]:
-    try:
-        return timed(
-            grid,
-            lambda message: _exchange(grid, message),
-            sizes,
-            times,
-            pack=lambda weights: wire.encode_job(TrainingJob(0, weights, PLAIN)),
-            unpack=lambda reply: wire.decode_reply(reply.content, _numbers(reply)).weights,
-        )
-    finally:
-        grid.finish()
-        grid.close()
+def idle(devices: int, seconds: float) -> dict[str, float]:
+    """Load of connected devices without work on broker and server."""
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        fleet = make_local_fleet(scratch / "fleet", devices)
+        children = stack.enter_context(Children(scratch / "logs"))
+        broker = start_broker(children, fleet)
+        start_light(children, fleet, range(devices))
+        exchange = Exchange(fleet, 1000)
+        joining = time.perf_counter()
+        exchange.wait_for(devices, 600.0)
+        joining = time.perf_counter() - joining
+        before, own = processor_seconds(broker.process.pid), time.process_time()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            exchange.answers()
+        figures = {
+            "devices": float(devices),
+            "seconds until all have joined": joining,
+            "broker: % of a core": 100 * (processor_seconds(broker.process.pid) - before) / seconds,
+            "server: % of a core": 100 * (time.process_time() - own) / seconds,
+            "broker: MB": _megabytes(broker),
+        }
+        exchange.carrier.close(finished=True)
+    return figures
 
 
-def _numbers(message: Message) -> int:
-    """The number of weights in a message; in a real run the device knows it from its task."""
-    records = [record for record in message.content.values() if isinstance(record, ConfigRecord)]
-    return sum(len(record["numbers"]) for record in records if isinstance(record["numbers"], bytes)) // 4
+def _megabytes(child: Child) -> float:
+    return memory_bytes(child.process.pid) / 1e6
 
 
-def _start_device(children: Children, number: int, where: str, home: Path) -> None:
-    command = [sys.executable, "-m", "cabafl.bench.deploy", where]
-    children.start(f"device-{number}", command, environment(home), home)
-
-
-def handle(message: Message, context: Context) -> Message:
-    """Does the same as `deploy_flower.handle`, with cabafl's messages."""
-    job = wire.decode_job(message.content, _numbers(message))
-    weights = torch.from_numpy(job.weights)
-    time.sleep(SECONDS)
-    return Message(
-        content=wire.encode_reply(TrainingReply((weights + 1).numpy(), SECONDS, 0.0, None)), reply_to=message
-    )
-
-
-def default(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
+def flower(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
     """Seconds per dispatch of `flwr run` with unmodified SuperNodes."""
     [port] = free_ports(1)
     with tempfile.TemporaryDirectory() as scratch:
@@ -150,13 +193,14 @@ def default(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
         words = json.dumps(" ".join(map(str, sizes)))
         (app / "pyproject.toml").write_text(_APP.format(out=json.dumps(str(out)), sizes=words, times=times))
         (home / "config.toml").write_text(f'[superlink.bench]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
+        environment = flower_environment(home)
         with Children(home) as children:
-            _start_superlink(children, superlink_command(port, own_server=False), port, home)
+            children.start("superlink", superlink_command(port), environment, home).wait_for_port(port)
             for number, own in enumerate(free_ports(DEVICES)):
                 command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
                 command += ["--host", "127.0.0.1", "--port", str(own)]
-                children.start(f"supernode-{number}", command, environment(home), home)
-            _flwr_run(app, home)
+                children.start(f"supernode-{number}", command, environment, home)
+            _flwr_run(app, environment)
             deadline = time.monotonic() + TIME_LIMIT
             while not out.exists():
                 if time.monotonic() > deadline:
@@ -166,58 +210,72 @@ def default(sizes: Sequence[int], times: int) -> dict[str, list[float]]:
     return taken
 
 
-def _start_superlink(children: Children, command: list[str], port: int, home: Path) -> None:
-    children.start("superlink", command, environment(home), home).wait_for_port(port)
+def superlink_command(port: int) -> list[str]:
+    """Command of a SuperLink on loopback for benchmarks: no TLS, every device is admitted."""
+    words = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    return [*words, "--disable-runtime-dependency-installation"]
 
 
-def _flwr_run(app: Path, home: Path) -> None:
-    program = str(Path(sys.executable).with_name("flwr"))
-    words = [program, "run", str(app), "bench"]
-    done = subprocess.run(words, env=environment(home), capture_output=True, text=True)
+def flower_environment(home: Path) -> dict[str, str]:
+    """Environment of Flower's programs: no telemetry, files in ``home``, this Python's programs first."""
+    import os
+
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
+    direct = ",".join(filter(None, (os.environ.get("NO_PROXY"), "localhost", "127.0.0.1")))
+    return {**os.environ, **quiet, "PATH": path, "FLWR_HOME": str(home), "NO_PROXY": direct}
+
+
+def _flwr_run(app: Path, environment: dict[str, str]) -> None:
+    words = [str(Path(sys.executable).with_name("flwr")), "run", str(app), "bench"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"flwr run failed:\n{done.stdout[-1000:]}{done.stderr[-1000:]}")
 
 
-def measure(sizes: Sequence[int] = SIZES, times: int = 8) -> BenchSection:
-    """Measures all three set-ups: about four minutes on an idle machine, most of it for Flower's default."""
-    taken = {DEFAULT: default(sizes, times), OURS: ours(sizes, times), FLEET: fleet(sizes, times)}
+def measure(quick: bool = False, times: int = 8) -> BenchSection:
+    """Measures Flower and ours; without `flwr` ours only."""
+    sizes = SIZES[:2] if quick else SIZES
+    taken = {MQTT: ours(sizes, times)}
+    if shutil.which("flower-superlink", path=flower_environment(Path())["PATH"]) is not None:
+        taken = {FLOWER: flower(sizes, times)} | taken
+    busy = throughput(200 if quick else 2000)
+    waiting = idle(100 if quick else IDLE_DEVICES, 10.0 if quick else IDLE_SECONDS)
+    return _section(sizes, taken, busy, waiting, times)
+
+
+def _section(
+    sizes: Sequence[int],
+    taken: dict[str, dict[str, list[float]]],
+    busy: dict[str, float],
+    waiting: dict[str, float],
+    times: int,
+) -> BenchSection:
     spreads = {name: {size: Spread.of(values) for size, values in found.items()} for name, found in taken.items()}
     titles = [f"{size / 1e6:g} MB" for size in sizes]
-    rows = [(name, *(spreads[name][str(size)].text(2) for size in sizes)) for name in taken]
+    rows = [(name, *(spreads[name][str(size)].text(3) for size in sizes)) for name in taken]
+    figures: dict[str, Any] = {name: {s: v.figures() for s, v in found.items()} for name, found in spreads.items()}
+    one = spreads[MQTT]["1000000"].median
     return BenchSection(
         "deploy",
-        "Overhead of a dispatch to a real device",
-        [BenchTable("s per dispatch beyond training", ("set-up", *titles), rows)],
+        "Real devices",
         [
-            f"SuperLink and {DEVICES} devices on loopback, one dispatch at a time, devices in turn; {times} dispatches "
-            "after a warm-up; median (lowest to highest).",
-            f"The handler imports torch and sleeps {SECONDS} s; random weights both ways.",
-            "Flower's default: `flwr run`, `flower-supernode`, `Grid.send_and_receive`, one array; no TLS. "
-            f"cabafl: devices stay in memory, bytes in one record, the server polls every {POLL} s; bare: without TLS, "
-            "keys and database; as deployed: with all of them"
-            + (" and behind nginx." if has_proxy() else "; nginx is not installed here."),
+            BenchTable("s per dispatch beyond training", ("set-up", *titles), rows),
+            _table(f"{IN_FLIGHT} dispatches of 0.25 MB in flight, {BUSY_DEVICES} devices", busy),
+            _table("connected devices without work", waiting),
         ],
-        {name: {size: spread.figures() for size, spread in found.items()} for name, found in spreads.items()},
         [
-            Check(
-                f"{name}: s beyond training, {titles[0]} model",
-                spreads[name][str(sizes[0])].median,
-                1.0,
-                above=False,
-            )
-            for name in (OURS, FLEET)
+            f"All processes on loopback, one dispatch at a time, {DEVICES} devices in turn; {times} dispatches after a "
+            f"warm-up; median (lowest to highest). A device waits about {SECONDS} s instead of training; random "
+            "weights both ways.",
+            "Flower: `flwr run`, `flower-supernode`, `Grid.send_and_receive`, one array; no TLS, no authentication. "
+            "cabafl: mutual TLS, access list, persistent sessions; light devices, several per process; without method, "
+            "journal and evaluation.",
         ],
+        figures | {"busy": busy, "idle": waiting},
+        [Check("s beyond training, 1 MB model", one, GOAL, above=False)],
     )
 
 
-def _main(where: str) -> None:
-    """Runs a device: without TLS at an address, or as configured in its folder."""
-    if not Path(where).is_dir():
-        serve(Link(where, insecure=True), handle)
-        return
-    own = Device.load(Path(where))
-    serve(Link(own.server, own.folder / CA), handle, private_key=own.folder / PRIVATE_KEY)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1])
+def _table(title: str, figures: dict[str, float]) -> BenchTable:
+    return BenchTable(title, ("", "measured"), [(name, f"{value:,.3g}") for name, value in figures.items()])

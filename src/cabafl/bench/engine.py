@@ -18,7 +18,7 @@ from cabafl.execution.base import ExecutorJob, FeatureJob, TrainJob
 from cabafl.execution.inline import LazyExecutor
 from cabafl.fleet import gaussian_fleet
 from cabafl.learning.evaluation import Score
-from cabafl.learning.task import Trained
+from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import Job, LossReason, Method, Server, Upload
 from cabafl.recording.folder import RunFolder
 from cabafl.rng import rng
@@ -31,7 +31,7 @@ def no_training(features: list[range] | None = None, width: int = 0, copy: bool 
 
     def work(job: ExecutorJob) -> Any:
         if isinstance(job, TrainJob):
-            return Trained(job.weights.copy() if copy else job.weights)
+            return TrainingResult(job.weights.copy() if copy else job.weights)
         if isinstance(job, FeatureJob):
             return rng(1, "bench features", job.devices.start).random((len(job.devices), width))
         return Score(0, 0.0, 1)

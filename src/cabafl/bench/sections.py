@@ -24,12 +24,9 @@ def measure(name: str, quick: bool = False, repetitions: int | None = None) -> B
 
         return memory.measure(memory.POINTS[:4] if quick else None)
     if name == "deploy":
-        from cabafl.deployment.flower.version import require_flower
-
-        require_flower()
         from cabafl.bench import deploy
 
-        return deploy.measure(deploy.SIZES[:1] if quick else deploy.SIZES, repetitions or (3 if quick else 8))
+        return deploy.measure(quick, repetitions or (3 if quick else 8))
     from cabafl.bench import flute, toolkits
 
     return toolkits.measure(flute.Flute(rounds=10 if quick else 100), repetitions or (1 if quick else 3))

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from cabafl.bench import SECTIONS
 from cabafl.cli.console import console
+from cabafl.errors import UserError
 
 if TYPE_CHECKING:
     from cabafl.bench.report import BenchSection
@@ -83,8 +84,32 @@ def toolkits(quick: Quick = False, repetitions: Repetitions = None, out: Out = N
 
 @app.command()
 def deploy(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """Measure the overhead of a dispatch with Flower, default and tuned (pip install 'cabafl\\[deploy]')."""
+    """Measure the overhead of a dispatch over MQTT, beside Flower's (pip install 'cabafl\\[deploy,flower]').
+
+    Also the dispatches per second, and the load of connected devices.
+    """
     _measure(["deploy"], quick, repetitions, out)
+
+
+@app.command()
+def soak(
+    out: Annotated[Path, typer.Option(help="New folder for fleet, logs, run, bench.json and bench.md.")],
+    devices: Annotated[int, typer.Option(min=4, max=5000, help="Number of light devices.")] = 1000,
+    minutes: Annotated[float, typer.Option(min=0.5, help="Length of the run.")] = 30.0,
+    model: Annotated[str, typer.Option(help="small or '45 MB'.")] = "small",
+    method: Annotated[str, typer.Option(help="See `cabafl methods`.")] = "cabafl",
+    slots: Annotated[int, typer.Option(min=1, help="Devices that train at the same time.")] = 100,
+) -> None:
+    """Run a large fleet on loopback; kill devices and server, restart the broker; measure it and check its record."""
+    from cabafl.bench.soak import MODELS, Soak
+    from cabafl.validation import unknown
+
+    if model not in MODELS:
+        raise unknown("--model", model, MODELS)
+    if out.exists():
+        raise UserError(f"--out = {out}: exists; accepted: a new folder")
+    out.mkdir(parents=True)
+    _finish([_shown(Soak(out.resolve(), devices, minutes, model, method, slots).run())], out)
 
 
 def _measure(names: tuple[str, ...] | list[str], quick: bool, repetitions: int | None, out: Path | None) -> None:

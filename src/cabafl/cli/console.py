@@ -19,3 +19,16 @@ def fail(message: str, code: int = 2) -> NoReturn:
 def print_notice(kind: str, text: str, style: str = "yellow") -> None:
     """Prints ``kind: text`` on standard error, the kind in colour."""
     errors.print(Text.assemble((f"{kind}:", style), f" {text}"), soft_wrap=True)
+
+
+class LiveFile:
+    """A text file whose lines appear above a live progress bar."""
+
+    def write(self, text: str) -> int:
+        """Prints through the console that owns the bar."""
+        if text.strip():
+            console.print(text.rstrip("\n"), soft_wrap=True)
+        return len(text)
+
+    def flush(self) -> None:
+        """Lines appear at once."""

@@ -1,62 +1,43 @@
-"""`cabafl deploy`"""
+"""`cabafl deploy`: everything but `init` (`cli.deploy_init`) and the operator's commands (`cli.deploy_operate`)."""
 
-import ipaddress
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
+from cabafl.cli import deploy_init, deploy_operate
 from cabafl.cli.arguments import ExperimentFile, Quiet, Settings
-from cabafl.cli.console import console
-from cabafl.cli.run import new_folder, read_experiment, stoppable, summary_table, warn
+from cabafl.cli.console import LiveFile, console
+from cabafl.cli.run import new_folder, read_experiment, stoppable, summary_table
 from cabafl.errors import UserError
 
+if TYPE_CHECKING:
+    from cabafl.config import Experiment
+    from cabafl.deployment.log import Log
+    from cabafl.lifecycle.run import Listener
+
 app = typer.Typer(no_args_is_help=True)
+
+LogForm = Annotated[str, typer.Option("--log", help="Form of the log lines on standard error: text or json.")]
 
 
 @app.callback()
 def _group() -> None:
-    """Run on real devices, through Flower (pip install 'cabafl\\[deploy]')."""
+    """Run on real devices, over MQTT with TLS (pip install 'cabafl\\[deploy]')."""
 
 
-@app.command()
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Fleet folder: new or empty, or with --add existing.")],
-    devices: Annotated[int | None, typer.Option(help="Number of devices; default: 10.")] = None,
-    name: Annotated[list[str] | None, typer.Option(help="DNS name of the server; may be repeated.")] = None,
-    ip: Annotated[list[str] | None, typer.Option(help="IP address of the server; may be repeated.")] = None,
-    port: Annotated[int | None, typer.Option(help="Public port of the proxy; default: 9092.")] = None,
-    listen: Annotated[str | None, typer.Option(help="Address the proxy listens on; default: 0.0.0.0.")] = None,
-    superlink_port: Annotated[
-        int | None, typer.Option(help="Port of the SuperLink on the loopback interface; default: 9093.")
-    ] = None,
-    upload_limit: Annotated[
-        int | None, typer.Option(help="Largest request in MiB; Flower sends arrays in chunks of 5 MiB; default: 8.")
-    ] = None,
-    home: Annotated[
-        str | None, typer.Option(help="Install path of fleet and environment on the machines; default: /opt/cabafl.")
-    ] = None,
-    add: Annotated[int | None, typer.Option(help="Number of devices to add to an existing fleet.")] = None,
-) -> None:
-    """Create certificates, keys, proxy configuration and systemd units for a fleet."""
-    given: dict[str, Any] = {
-        "name": name,
-        "ip": ip,
-        "port": port,
-        "listen": listen,
-        "superlink_port": superlink_port,
-        "upload_limit": upload_limit,
-        "home": home,
-    }
-    given = {key: value for key, value in given.items() if value not in (None, [])}
-    if add is not None:
-        if given or devices is not None:
-            raise UserError(f"--add = {add}: cannot be combined with other options; the fleet keeps its settings")
-        _add(folder, add)
-    else:
-        _make(folder, given, 10 if devices is None else devices)
+def require_deploy() -> None:
+    """Raises `UserError` if the extra is not installed."""
+    try:
+        import cryptography  # noqa: F401
+        import paho.mqtt.client  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"real devices need {error.name}: pip install 'cabafl[deploy]'") from None
+
+
+app.command()(deploy_init.init)
 
 
 @app.command()
@@ -65,24 +46,25 @@ def server(
     file: ExperimentFile = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: DIR/state/run.")] = None,
+    log: LogForm = "text",
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment on the fleet, or continue it after a restart. The SuperLink must be running."""
-    from cabafl.deployment.flower.version import require_flower
-
-    require_flower()
+    """Run an experiment on the fleet, or continue it after a restart. The broker must be running."""
+    require_deploy()
     experiment = read_experiment(file, settings)
-    from cabafl.cli.progress import Progress
-    from cabafl.deployment.flower.superlink import SuperLink
     from cabafl.deployment.folder.layout import FleetFolder
-    from cabafl.deployment.server.serve import serve
+    from cabafl.deployment.mqtt.fleet import MqttFleet
+    from cabafl.deployment.server.commands import COMMANDS
+    from cabafl.deployment.server.serve import Station, serve
     from cabafl.deployment.server.status import STATUS
 
     fleet = FleetFolder.load(folder)
     path = out or fleet.state / "run"
-    again = f"cabafl deploy server {folder} ..."
-    with Progress(experiment, enabled=not quiet, wall=True) as progress, stoppable(path, again):
-        summary = serve(experiment, SuperLink(fleet), path, status=fleet.state / STATUS, listener=progress, warn=warn)
+    with ExitStack() as stack:
+        stack.enter_context(stoppable(path, f"cabafl deploy server {folder} ..."))
+        listener, writer = _outputs(stack, experiment, log, quiet)
+        station = Station(path, writer, fleet.state / STATUS, fleet.state / COMMANDS, listener)
+        summary = serve(experiment, MqttFleet(fleet), station)
     _show(summary, path, quiet)
 
 
@@ -90,17 +72,17 @@ def server(
 def device(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the device, or with --id of the fleet.")],
     number: Annotated[int | None, typer.Option("--id", help="Number of the device in the fleet folder.")] = None,
+    log: LogForm = "text",
 ) -> None:
-    """Take part as a device until stopped."""
-    from cabafl.deployment.flower.version import require_flower
-
-    require_flower()
+    """Take part as a device until stopped, in one experiment after the other."""
+    require_deploy()
     import logging
 
-    from cabafl.deployment.device.loop import serve as answer
+    from cabafl.deployment.device.loop import DeviceLoop
     from cabafl.deployment.device.participant import Participant
-    from cabafl.deployment.flower.internals import Link
-    from cabafl.deployment.folder.layout import CA, PRIVATE_KEY, Device, FleetFolder
+    from cabafl.deployment.folder.layout import Device, FleetFolder
+    from cabafl.deployment.log import LogHandler
+    from cabafl.deployment.mqtt.fleet import device_account
 
     if number is not None:
         folders = FleetFolder.load(folder).device_folders()
@@ -109,33 +91,9 @@ def device(
         folder = folders[number]
     own = Device.load(folder)
     sys.path.insert(0, str(own.folder))  # the user's data loader may be next to device.toml
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    answer(
-        Link(own.server, own.folder / CA),
-        Participant(own),
-        private_key=own.folder / PRIVATE_KEY,
-        node_config={"partition-id": own.partition},
-        heartbeat=own.heartbeat,
-    )
-
-
-@app.command()
-def status(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Fleet folder, on the server.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
-    """Show the state of the run and of each device: the model it holds and when it was last seen."""
-    import json
-
-    from cabafl.deployment.folder.layout import FleetFolder
-    from cabafl.deployment.server.status import STATUS, read_status
-
-    found = read_status(FleetFolder.load(folder).state / STATUS)
-    if as_json:
-        console.print_json(json.dumps(found))
-    else:
-        _show_status(found)
+    writer = _log(log)
+    logging.basicConfig(level=logging.INFO, handlers=[LogHandler(writer)])
+    DeviceLoop(own.id, device_account(own), Participant(own), writer).run()
 
 
 @app.command()
@@ -149,22 +107,47 @@ def local(
     time_scale: Annotated[
         float, typer.Option(min=0.01, help="Speed-up over the training times of the imitated boards.")
     ] = 5.0,
+    log: LogForm = "text",
     quiet: Quiet = False,
 ) -> None:
-    """Run a whole fleet on this machine: real processes, TCP, TLS and keys; slow boards are imitated."""
-    from cabafl.deployment.flower.version import require_flower
-
-    require_flower()
+    """Run a whole fleet on this machine: real processes, broker, TLS and certificates; slow boards are imitated."""
+    require_deploy()
     experiment = read_experiment(file, settings)
-    from cabafl.cli.progress import Progress
     from cabafl.deployment.testbed.testbed import Testbed, with_defaults
 
     bed = Testbed((out or new_folder(experiment)).resolve(), devices, time_scale)
     experiment = with_defaults(experiment, devices)
-    again = f"the same command and --out {bed.path}"
-    with Progress(experiment, enabled=not quiet, wall=True) as progress, stoppable(bed.path, again):
-        summary = bed.serve(experiment, progress, warn)
+    with ExitStack() as stack:
+        stack.enter_context(stoppable(bed.path, f"the same command and --out {bed.path}"))
+        listener, writer = _outputs(stack, experiment, log, quiet)
+        summary = bed.serve(experiment, listener, writer)
     _show(summary, bed.run, quiet)
+
+
+app.command()(deploy_operate.status)
+app.command()(deploy_operate.stop)
+app.command()(deploy_operate.export)
+app.command(name="set")(deploy_operate.change)
+
+
+def _outputs(stack: ExitStack, experiment: "Experiment", form: str, quiet: bool) -> tuple["Listener | None", "Log"]:
+    """A bar and the log above it on a terminal, else the log only, which has a line of progress every minute."""
+    if quiet or not console.is_terminal:
+        return None, _log(form)
+    from cabafl.cli.progress import Progress
+
+    bar = stack.enter_context(Progress(experiment, enabled=True, wall=True))
+    return bar, _log(form, LiveFile())
+
+
+def _log(form: str, file: Any = None) -> "Log":
+    from cabafl.deployment.log import Log
+
+    if form == "text":
+        return Log("text", file)
+    if form == "json":
+        return Log("json", file)
+    raise UserError(f"--log = {form!r}: unknown; accepted: text, json")
 
 
 def _show(summary: dict[str, Any] | None, path: Path, quiet: bool) -> None:
@@ -175,73 +158,3 @@ def _show(summary: dict[str, Any] | None, path: Path, quiet: bool) -> None:
         return
     console.print(summary_table(summary))
     console.print(f"Learning curve: {path}/curve.png; report: cabafl report {path}", soft_wrap=True)
-
-
-def _show_status(found: dict[str, Any]) -> None:
-    import time
-
-    now = time.time()
-    accuracy = "-" if found["accuracy"] is None else f"{100 * found['accuracy']:.2f} %"
-    losses = ", ".join(f"{n} {reason}" for reason, n in found["losses"].items()) or "none"
-    console.print(
-        f"{found['method']}: {found['state']}, {found['seconds']:,.0f} s of {found['wall_time'] or '-'}; version "
-        f"{found['version']}, accuracy {accuracy}, {found['uploads']} uploads, jobs lost: {losses}.\n"
-        f"Written by the server {now - found['updated']:,.0f} s ago. Run folder: {found['run']}",
-        soft_wrap=True,
-    )
-    table = Table("device", "online", "samples", "model", "job", "job age", "last seen", "jobs so far")
-    for line in found["devices"]:
-        since = "-" if line["since"] is None else f"{found['seconds'] - line['since']:,.0f} s"
-        seen = "never" if line["seen"] is None else f"{now - line['seen']:,.0f} s ago"
-        table.add_row(
-            str(line["device"]),
-            "yes" if line["online"] else "no",
-            str(line["samples"]),
-            "-" if line["slot"] is None else str(line["slot"]),
-            "-" if line["job"] is None else str(line["job"]),
-            since,
-            seen,
-            str(line["jobs"]),
-        )
-    console.print(table)
-
-
-def _make(folder: Path, given: dict[str, Any], devices: int) -> None:
-    from cabafl.deployment.flower.version import require_flower
-
-    require_flower()
-    from cabafl.deployment.folder.layout import FleetSettings
-    from cabafl.deployment.folder.provision import make_fleet
-    from cabafl.validation import validated
-
-    if not given.keys() & {"name", "ip"} and sys.stdin.isatty():
-        given |= _ask()
-    fleet = make_fleet(folder, validated(FleetSettings, given), devices)
-    console.print(
-        f"Fleet of {devices} devices, server {fleet.settings.address}: {folder}\nNext: {folder / 'README.md'}",
-        soft_wrap=True,
-    )
-
-
-def _add(folder: Path, count: int) -> None:
-    from cabafl.deployment.flower.version import require_flower
-
-    require_flower()
-    from cabafl.deployment.folder.layout import FleetFolder
-    from cabafl.deployment.folder.provision import add_devices
-
-    for device in add_devices(FleetFolder.load(folder), count):
-        console.print(f"Device {device.id}: {device.folder}", soft_wrap=True)
-
-
-def _ask() -> dict[str, list[str]]:
-    words = typer.prompt("DNS names and IP addresses at which devices reach the server").replace(",", " ").split()
-    answer: dict[str, list[str]] = {}
-    for word in words:
-        try:
-            ipaddress.ip_address(word)
-        except ValueError:
-            answer.setdefault("name", []).append(word)
-        else:
-            answer.setdefault("ip", []).append(word)
-    return answer

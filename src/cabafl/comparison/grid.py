@@ -68,11 +68,11 @@ def make_grid(
             make_method(experiment)  # finds an invalid key before anything starts
             runs.append(GridRun(label, seed, experiment, out / "runs" / f"{label}-seed{seed}"))
     for run in runs:
-        _check_folder(run)
+        check_folder(run)
     return runs
 
 
-def _check_folder(run: GridRun) -> None:
+def check_folder(run: GridRun) -> None:
     """Raises `UserError` unless the folder is empty or holds the same run from an earlier call."""
     path = run.folder / EXPERIMENT
     if path.exists() and _result_settings(load_experiment(path)) != _result_settings(run.experiment):

@@ -6,7 +6,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cabafl.methods.base import FeatureKind, Objective, Weights
+from cabafl.methods.base import FeatureKind, LossReason, Objective, Weights
+
+# What the server sends
 
 
 @dataclass(frozen=True)
@@ -20,17 +22,14 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class FeatureQuery:
-    """Asks a device for the features of its data under a model."""
+    """Asks every device for the features of its data under a model."""
 
+    number: int
     weights: Weights
     kind: FeatureKind
 
 
-class Hello(NamedTuple):
-    """A device's answer to the greeting: it is ready."""
-
-    samples: int
-    fresh: bool = True  # whether its process gets this greeting for the first time
+# What a device computes
 
 
 class TrainingReply(NamedTuple):
@@ -48,15 +47,62 @@ class FeatureReply(NamedTuple):
     features: npt.NDArray[np.float32]
 
 
-class Trouble(NamedTuple):
-    """There will be no other answer. ``unknown``: the network does not have the message (any more)."""
+# What the server hears of a device
 
-    reason: Literal["crash", "rejected", "timeout", "unknown"]
+
+class Here(NamedTuple):
+    """A device has joined the run, or says again that it has. A new ``process`` does not know earlier jobs."""
+
+    device: int
+    process: str
+    samples: int
+
+
+class Declined(NamedTuple):
+    """A device is connected but does not take part."""
+
+    device: int
     text: str
 
 
-class Answer(NamedTuple):
-    """The answer to a message, by the message's ID."""
+class Gone(NamedTuple):
+    """A device is offline; ``process`` names the process that has gone, if that is known."""
 
-    message: str
-    content: Hello | TrainingReply | FeatureReply | Trouble
+    device: int
+    process: str = ""
+
+
+class Trained(NamedTuple):
+    """A device has answered a job."""
+
+    device: int
+    job: int
+    reply: TrainingReply
+
+
+class Described(NamedTuple):
+    """A device has answered a feature query; None: it refuses or cannot."""
+
+    device: int
+    query: int
+    features: npt.NDArray[np.float32] | None
+    text: str = ""
+
+
+class JobFailed(NamedTuple):
+    """A device does not answer a job. ``unknown``: it does not have the job."""
+
+    device: int
+    job: int
+    reason: Literal["unknown"] | LossReason
+    text: str
+
+
+class Nonsense(NamedTuple):
+    """A device has sent something that is not a valid message."""
+
+    device: int
+    text: str
+
+
+News = Here | Declined | Gone | Trained | Described | JobFailed | Nonsense

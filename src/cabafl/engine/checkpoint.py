@@ -2,25 +2,31 @@
 
 ``checkpoint-N.safetensors`` holds the arrays and, in its header, everything else as JSON. ``checkpoint.json`` points to
 it, with its SHA-256, and is replaced atomically at the end; only then is the previous checkpoint removed.
+
+A run goes on while its checkpoint is written: `take_snapshot` keeps the state of one moment, `write_snapshot` may be
+called by another thread.
 """
 
 import hashlib
 import json
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
+from cabafl.engine.tensors import Abandoned, write_tensors
 from cabafl.errors import UserError
-from cabafl.files import as_json, sync, write_atomic
+from cabafl.files import as_json, write_atomic
 from cabafl.recording.folder import CHECKPOINT
-from cabafl.state import Decoder, Encoder
+from cabafl.state import Arrays, Decoder, Encoder
 
-FORMAT = 2
+FORMAT = 3
 WRITERS = {1: "0.1"}  # earlier formats
 
 
@@ -33,33 +39,72 @@ class Checkpoint(NamedTuple):
     wall_seconds: float
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint, experiment: str) -> None:
-    """Writes a checkpoint. ``experiment`` is the text of the experiment file, which identifies the run. If this raises
-    OSError, the previous checkpoint stays valid."""
-    encoder = Encoder()
+@dataclass(frozen=True)
+class Snapshot:
+    """A checkpoint that nothing in the run can change any more."""
+
+    number: int
+    time: float  # of the engine's clock
+    tree: Any
+    arrays: Arrays
+    positions: dict[str, int]
+    wall_seconds: float
+
+
+def take_snapshot(checkpoint: Checkpoint) -> Snapshot:
+    """Keeps a state as it is now. Models are shared with the run, which replaces them and never changes one in place,
+    and so are read-only arrays; everything else is copied."""
+    model = checkpoint.engine.get("model")
+    length = None if model is None else model.size
+    encoder = Encoder(shares=lambda array: _never_changes(array, length))
     tree = encoder.encode(checkpoint.engine)
-    header = {"state": json.dumps(tree), "experiment": fingerprint(experiment)}
-    path = folder / f"checkpoint-{checkpoint.number}.safetensors"
+    number, state, positions, seconds = checkpoint
+    return Snapshot(number, state["now"], tree, encoder.arrays, positions, seconds)
+
+
+def _never_changes(array: npt.NDArray[Any], length: int | None) -> bool:
+    if array.dtype == np.float32 and array.shape == (length,):
+        return True  # a model
+    owner: Any = array
+    while isinstance(owner, np.ndarray):  # a read-only view of an array that can change is not safe
+        if owner.flags.writeable:
+            return False
+        owner = owner.base
+    return owner is None or isinstance(owner, bytes)
+
+
+def write_snapshot(
+    folder: Path, snapshot: Snapshot, experiment: str, abandoned: Callable[[], bool] = lambda: False
+) -> None:
+    """Writes a checkpoint. ``experiment`` is the text of the experiment file, which identifies the run. If this raises
+    OSError, or `tensors.Abandoned` because ``abandoned`` became true, the previous checkpoint stays valid."""
+    path = folder / f"checkpoint-{snapshot.number}.safetensors"
     try:
-        save_file({name: np.ascontiguousarray(a) for name, a in encoder.arrays.items()}, path, metadata=header)
-        sync(path)
+        header = {"state": _json(snapshot.tree), "experiment": fingerprint(experiment)}
         about = {
             "format": FORMAT,
-            "number": checkpoint.number,
+            "number": snapshot.number,
             "file": path.name,
-            "sha256": _sha256(path),
+            "sha256": write_tensors(path, snapshot.arrays, header, abandoned),
             "experiment": fingerprint(experiment),
-            "positions": checkpoint.positions,
-            "wall_seconds": checkpoint.wall_seconds,
-            "time": checkpoint.engine["now"],
+            "positions": snapshot.positions,
+            "wall_seconds": snapshot.wall_seconds,
+            "time": snapshot.time,
         }
         write_atomic(folder / CHECKPOINT, as_json(about))
-    except (OSError, SafetensorError) as error:
+    except (OSError, TypeError, Abandoned):
         path.unlink(missing_ok=True)
-        raise OSError(f"the checkpoint cannot be written: {error}") from error
+        raise
     for old in folder.glob("checkpoint-*.safetensors"):
         if old != path:
             old.unlink(missing_ok=True)
+
+
+def _json(tree: Any, depth: int = 4) -> str:
+    """``json.dumps``, in small steps between which other threads run: at this depth lie single jobs and alarms."""
+    if depth == 0 or not isinstance(tree, list):
+        return json.dumps(tree)
+    return f"[{', '.join([_json(item, depth - 1) for item in tree])}]"
 
 
 def load_checkpoint(folder: Path, experiment: str) -> Checkpoint | None:

@@ -4,36 +4,44 @@ It counts versions, costs and idle devices, checks every upload by the rules tha
 events. `engine.virtual` adds virtual time and simulated devices, `engine.wall` the wall clock and real devices.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from cabafl.engine.changes import Value
+from cabafl.engine.defence import AUTOMATIC, LARGEST_MODEL, LARGEST_UPLOAD, Defaults, Defence, DefenceRules
 from cabafl.engine.idle import IdleSet
 from cabafl.engine.ledger import Ledger
 from cabafl.engine.outbox import Outbox, PendingScore
+from cabafl.errors import UserError
 from cabafl.execution.base import Executor
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
 from cabafl.recording.events import Event, Lost, Noted, Published, Uploaded
 from cabafl.rng import Stream, seed64
-from cabafl.state import attributes
+from cabafl.state import State, attributes
 
 FOREVER = float("inf")
 FEATURE_BYTES = 8  # per number of a feature vector on the wire
+_MODEL_SQUARE, _UPLOAD_SQUARE = LARGEST_MODEL**2, LARGEST_UPLOAD**2
+
+
+class UnusableModel(UserError):
+    """A method publishes something that is not a model. A server of real devices puts the input that led to it aside;
+    a simulation ends."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(State):
     """When a run ends, when it is evaluated, and which uploads are accepted; seconds of the engine's clock."""
 
     seconds: float | None = 1200.0
     max_dispatches: int | None = None
     evaluate_every: float = 20.0
     evaluate_versions: int | None = None
-    slot_timeout: float | None = None
+    slot_timeout: Literal["auto"] | float | None = None  # auto: none in virtual time; see `engine.wall`
     max_staleness: int | None = None
 
 
@@ -51,6 +59,7 @@ class EngineSetup:
     trainable: int
     epochs: int = 1
     learning_rate: float = 0.01
+    defence: DefenceRules = AUTOMATIC
 
 
 @dataclass(slots=True)
@@ -65,9 +74,11 @@ class Engine(ABC):
     """Drives one method, for which it is the `Server`. Subclasses send out the jobs and handle what happens."""
 
     clock: ClassVar[str]  # "virtual" or "wall": the clock of ``now``
+    defaults: ClassVar[Defaults]  # of the defence
     flights: Mapping[int, Flight]  # by job number
 
-    def __init__(self, setup: EngineSetup, sizes: Ints) -> None:
+    def __init__(self, setup: EngineSetup, claimed: Ints) -> None:
+        """``claimed``: the number of samples that each device claims to have."""
         limits = setup.limits
         self.method = setup.method
         self.executor = setup.executor
@@ -78,9 +89,12 @@ class Engine(ABC):
         self.trainable = setup.trainable
         self.epochs = setup.epochs
         self.learning_rate = setup.learning_rate
-        self.sizes = sizes
+        self.defence = Defence(setup.defence, self.defaults, self.note, setup.trainable, claimed)
+        self.sizes = sizes = self.defence.bounded(claimed)
         self.outbox = Outbox(setup.executor, setup.emit)
         self.idle = IdleSet(len(sizes), np.flatnonzero(sizes > 0))
+        self.changes: dict[str, Value] = {}  # made by the operator, by key
+        self.stopping: Literal["no", "soon", "now"] = "no"  # whether the operator ends the run
         self.now = 0.0
         self.version = 0
         self.model = setup.initial
@@ -91,6 +105,7 @@ class Engine(ABC):
         self._row: tuple[float, int] | None = None  # time and version of the last evaluation
         self._size, self._selected = sizes.data, self.selections.data  # memoryviews: faster for single entries
         self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
+        self._bounded = True  # the norm of the global model is at most `LARGEST_MODEL`
 
     # What a method orders
 
@@ -101,13 +116,26 @@ class Engine(ABC):
         return self._streams[purpose]
 
     def publish(self, weights: Weights, /, **facts: Any) -> None:
-        """See `Server.publish`."""
+        """See `Server.publish`. Raises `UnusableModel` for anything but a vector of finite numbers like ``initial``."""
+        self._bounded = weights.shape == self.initial.shape and float(weights.dot(weights)) <= _MODEL_SQUARE
+        if not self._bounded:
+            self._check_model(weights)
         self.model = weights
         self.version += 1
         self.outbox.put(Published(self.now, self.version, facts))
         every = self.limits.evaluate_versions
         if every is not None and self.version % every == 0:
             self._evaluate()
+
+    def _check_model(self, weights: Weights) -> None:
+        what = f"method.name = {self.method.name!r}: publishes at {self.now:g} s, as version {self.version + 1},"
+        if weights.shape != self.initial.shape:
+            raise UnusableModel(f"{what} an array of shape {weights.shape}; accepted: {self.initial.shape}")
+        if not np.isfinite(weights).all():
+            raise UnusableModel(
+                f"{what} a model with numbers that are not finite; what helps: a smaller training.learning_rate, "
+                "smaller steps of the method, run.defence.update_clip=3"
+            )
 
     def note(self, kind: str, /, **facts: Any) -> None:
         """See `Server.note`."""
@@ -155,6 +183,8 @@ class Engine(ABC):
         if problem is not None:
             self._lose(job, problem)
             return
+        if self.defence.update_clip is not None:
+            weights = self.defence.upload(job, weights)
         device, version = job.device, job.version
         staleness = self.version - version
         ledger.staleness[staleness] += 1
@@ -164,15 +194,17 @@ class Engine(ABC):
 
     def _problem(self, job: Job, weights: Weights) -> LossReason | None:
         """Why an upload is rejected; None if it is valid. The same rules for all methods."""
-        if weights.shape != job.weights.shape:
+        if weights.shape != job.weights.shape or not self._bounded:
             return "rejected"
-        if not math.isfinite(weights.dot(weights)) and not np.isfinite(weights).all():
+        if not float(weights.dot(weights)) <= _UPLOAD_SQUARE:  # also if it is not a number
             return "rejected"
         stale = self.limits.max_staleness
         return "stale" if stale is not None and self.version - job.version > stale else None
 
     def _lose(self, job: Job, reason: LossReason) -> None:
         self.ledger.losses[reason] += 1
+        if reason == "rejected":
+            self.defence.count(job.device, reason)
         self.outbox.put(Lost(self.now, job.number, job.device, job.slot, reason))
         self.method.on_loss(self, job, reason)
 
@@ -211,6 +243,7 @@ class Engine(ABC):
             "streams": {purpose: stream.counter for purpose, stream in self._streams.items()},
             "score": (self._score.version, self._score.value),
             "row": self._row,
+            "defence": self.defence.state(),
             "method": method,
         }
 
@@ -223,4 +256,6 @@ class Engine(ABC):
             self.random(purpose).counter = counter
         self._score = PendingScore(*state["score"])
         self._row = state["row"]
+        self.defence.restore(state["defence"])
+        self._bounded = float(self.model.dot(self.model)) <= _MODEL_SQUARE
         vars(self.method).update(state["method"])

@@ -22,11 +22,12 @@ class Started(State):
 
 @dataclass(frozen=True)
 class Joined(State):
-    """A device joins or rejoins and reports its number of samples."""
+    """A device joins or rejoins and reports its number of samples. ``process`` tells its processes apart."""
 
     time: float
     device: int
     samples: int
+    process: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,4 +75,21 @@ class Passed(State):
     time: float
 
 
-Input = Started | Joined | Left | Arrived | Failed | Gathered | Passed
+@dataclass(frozen=True)
+class Changed(State):
+    """The operator changes a setting of the running experiment; see `engine.changes`."""
+
+    time: float
+    key: str
+    value: float | int | str | None
+
+
+@dataclass(frozen=True)
+class Stopping(State):
+    """The operator ends the run: no more jobs are sent. It is over when the jobs in flight have ended, or at once."""
+
+    time: float
+    at_once: bool
+
+
+Input = Started | Joined | Left | Arrived | Failed | Gathered | Passed | Changed | Stopping

@@ -1,115 +1,177 @@
 """The write-ahead log of a server of real devices: every input is on disk before it takes effect.
 
-``journal.jsonl`` has one line per input; its arrays are in a separate safetensors file, which is written first.
-``sent.jsonl`` records which message carries which job. A restarted server replays the inputs and looks up which jobs
-were already sent, so that no upload counts twice and no job is lost.
+It consists of files that are only appended to (`engine.segment`). A new one begins with each checkpoint; files whose
+inputs a checkpoint includes are deleted. A restarted server restores its checkpoint and replays the inputs after it.
+``quarantine.json`` names the inputs that a replay leaves out.
 """
 
-import errno
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from cabafl.engine.inputs import Input
-from cabafl.errors import RunStopped, UserError
-from cabafl.files import cannot_record, sync
+from cabafl.engine.segment import Segment, damaged, new_head, pack
+from cabafl.engine.tensors import pieces, write_whole
+from cabafl.errors import UserError
+from cabafl.files import as_json, cannot_record, sync_folder, write_atomic
 from cabafl.recording.folder import JOURNAL
-from cabafl.state import Decoder, Encoder
+
+QUARANTINE = "quarantine.json"
+SEGMENT_BYTES = 64 << 20  # a longer file is followed by a new one also between checkpoints
+WHY_LENGTH = 300  # characters kept of the reason for a quarantine
 
 
 class Journal:
-    """The journal of one run folder. ``keep``: keep all inputs on disk, for a later replay of the whole run."""
+    """The journal of one run folder. ``keep``: keep all inputs on disk, for a later replay of the whole run.
+
+    Raises `UserError` if it is damaged. Reads only the newest file, and no array as a whole. Not for several threads.
+    """
 
     def __init__(self, run: Path, keep: bool = False) -> None:
         self.path = run / JOURNAL
         self.path.mkdir(exist_ok=True)
         self.keep = keep
-        self.length = sum(1 for _ in self._lines("journal.jsonl"))
-        self._inputs = self._open("journal.jsonl")
-        self._sent = self._open("sent.jsonl")
+        if (self.path / "journal.jsonl").exists():
+            raise UserError(
+                f"{self.path}: written by an earlier version of cabafl; finish the run with that version, or start it "
+                "again in a new folder"
+            )
+        self._firsts = sorted(int(path.stem) for path in self.path.glob("*.log"))  # the first input of each file
+        self._superfluous: deque[int] = deque()  # the first input of files to delete
+        self._pending: list[memoryview] = []  # added, not committed
+        self._quarantined, self._poisoned = _read_quarantine(self.path / QUARANTINE)
+        self.length = self._recover() if self._firsts else 0
+        if not self._firsts:
+            self._begin(0)
+        self._durable = self.length  # inputs on disk for certain
 
-    def _open(self, name: str) -> IO[bytes]:
-        """Opens a file for appending, after cutting off a torn last line."""
-        path = self.path / name
-        path.touch()
-        content = path.read_bytes()
-        os.truncate(path, content.rfind(b"\n") + 1)
-        return path.open("ab")
+    # Files
 
-    def _lines(self, name: str) -> Iterator[Any]:
-        path = self.path / name
-        if not path.exists():
-            return
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                raise UserError(f"{path}: damaged: a line is not JSON; remove the run folder to start again") from None
+    def _file(self, first: int) -> Path:
+        return self.path / f"{first:08d}.log"
 
-    def add(self, given: Input) -> None:
-        """Appends an input and returns when it is on disk. Raises `RunStopped` if it cannot be written."""
-        encoder = Encoder()
-        tree = encoder.encode(given)
-        file = None
-        if encoder.arrays:
-            file = f"input-{self.length}.safetensors"
-            try:
-                save_file({name: np.ascontiguousarray(a) for name, a in encoder.arrays.items()}, self.path / file)
-                sync(self.path / file)
-            except (OSError, SafetensorError) as error:
-                raise _stopped(error, self.path) from error
-        self._append(self._inputs, {"number": self.length, "input": tree, "file": file})
-        self.length += 1
+    def _recover(self) -> int:
+        """Opens the newest file behind its last whole record. Returns the number of the next input."""
+        first = self._firsts[-1]
+        path = self._file(first)
+        if path.stat().st_size <= len(new_head()):  # the process died while it created the file
+            self._firsts.pop()
+            self._begin(first)
+            return first
+        segment = Segment(path, first)
+        length = segment.recover()
+        self._marker = segment.marker
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._size = path.stat().st_size
+        return length
 
-    def add_sent(self, job: int, message: str, network: str) -> None:
-        """Records that a job was sent in this message over this network."""
-        self._append(self._sent, {"job": job, "message": message, "network": network})
-
-    def _append(self, file: IO[bytes], entry: dict[str, Any]) -> None:
+    def _begin(self, first: int) -> None:
+        """Creates the file that starts with input ``first``, and continues there."""
+        head, path = new_head(), self._file(first)
         try:
-            file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o644)
+            write_whole(self._descriptor, head)
+            os.fsync(self._descriptor)
+            sync_folder(self.path)
         except OSError as error:
-            raise _stopped(error, self.path) from error
+            raise cannot_record(error, self.path) from error
+        self._marker, self._size = head[8:], len(head)
+        self._firsts.append(first)
 
-    def inputs(self, first: int = 0) -> Iterator[Input]:
-        """The inputs from number ``first`` on. Raises `UserError` if one cannot be read."""
-        for entry in self._lines("journal.jsonl"):
-            if entry["number"] < first:
-                continue
-            path = self.path / (entry["file"] or "")
-            try:
-                arrays = load_file(path) if entry["file"] else {}
-                given: Input = Decoder(arrays).decode(entry["input"])
-            except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
-                raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
-            yield given
+    # Writing
 
-    def sent(self, network: str) -> dict[int, str]:
-        """The message of each job sent over this network; the last one if a job was sent several times."""
-        return {e["job"]: e["message"] for e in self._lines("sent.jsonl") if e["network"] == network}
+    def add(self, given: Input) -> int:
+        """Appends an input, whose arrays must not change before `commit`, and returns its number."""
+        number = self.length
+        self._pending += pack(given, number, self._durable, self._marker)
+        self.length += 1
+        return number
+
+    def commit(self) -> None:
+        """Returns when all inputs added so far are on disk: one sync for all. Raises `RunStopped` if they cannot be
+        written; none of them counts then."""
+        if not self._pending:
+            return
+        try:
+            for piece in pieces(self._pending):
+                write_whole(self._descriptor, piece)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
+            raise cannot_record(error, self.path) from error
+        self._size += sum(map(len, self._pending))
+        self._pending, self._durable = [], self.length
+        if self._size > SEGMENT_BYTES:
+            self.cut()
+        self._delete_one()
+
+    def cut(self) -> None:
+        """Commits and starts a new file, unless this one is empty: a checkpoint is being made of all inputs so far."""
+        self.commit()
+        if self._firsts[-1] < self.length:
+            os.close(self._descriptor)
+            self._begin(self.length)
 
     def forget(self, first: int) -> None:
-        """Deletes the arrays of all inputs before number ``first``, which a checkpoint now includes."""
-        if not self.keep:
-            for path in self.path.glob("input-*.safetensors"):
-                if int(path.stem.removeprefix("input-")) < first:
-                    path.unlink()
+        """Deletes the files whose inputs all lie before number ``first``: a checkpoint on disk includes them. Deleting
+        many gigabytes takes long, so this deletes the oldest one, and each `commit` the next."""
+        if self.keep:
+            return
+        while len(self._firsts) > 1 and self._firsts[1] <= first:
+            self._superfluous.append(self._firsts.pop(0))
+        self._delete_one()
+        self._poisoned = {number: why for number, why in self._poisoned.items() if number >= self._firsts[0]}
+
+    def _delete_one(self) -> None:
+        if self._superfluous:
+            self._file(self._superfluous.popleft()).unlink(missing_ok=True)
+
+    def quarantine(self, number: int, why: str) -> None:
+        """Marks an input that must not be handled again, and returns when that is on disk."""
+        if number in self._poisoned:
+            return
+        self._poisoned[number] = " ".join(why.split())[:WHY_LENGTH]
+        self._quarantined += 1
+        table = {"quarantined": self._quarantined, "inputs": {str(n): why for n, why in self._poisoned.items()}}
+        try:
+            write_atomic(self.path / QUARANTINE, as_json(table))
+        except OSError as error:
+            raise cannot_record(error, self.path) from error
+
+    @property
+    def quarantined(self) -> int:
+        """How many inputs were quarantined in the whole run."""
+        return self._quarantined
+
+    # Reading
+
+    def inputs(self, first: int = 0) -> Iterator[tuple[int, Input]]:
+        """The committed inputs from number ``first`` on with their numbers, without those in quarantine.
+
+        Raises `UserError` if one is damaged or not there.
+        """
+        if not self._firsts[0] <= first <= self._durable:
+            found = f"it has the inputs from {self._firsts[0]} up to {self._durable}"
+            raise damaged(self.path, f"the run continues with input {first}, but {found}")
+        for start, end in zip(self._firsts, [*self._firsts[1:], self._durable], strict=True):
+            if end > first:
+                for number, given in Segment(self._file(start), start).inputs(first, end):
+                    if number not in self._poisoned:
+                        yield number, given
+
+    # The end
 
     def close(self) -> None:
-        """Closes both files; idempotent."""
-        for file in (self._inputs, self._sent):
+        """Closes the file; idempotent. Inputs that are not committed are dropped."""
+        if self._descriptor >= 0:
             with suppress(OSError):
-                file.close()
+                os.close(self._descriptor)
+        self._descriptor = -1
 
     def discard(self) -> None:
         """Closes the journal of a finished run and deletes it, unless it is to be kept."""
@@ -118,7 +180,11 @@ class Journal:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _stopped(error: Exception, path: Path) -> RunStopped:
-    if not isinstance(error, OSError):  # safetensors reports the OSError as text only
-        error = OSError(errno.ENOSPC if "No space" in str(error) else errno.EIO, str(error))
-    return cannot_record(error, path)
+def _read_quarantine(path: Path) -> tuple[int, dict[int, str]]:
+    if not path.exists():
+        return 0, {}
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        return int(table["quarantined"]), {int(number): str(why) for number, why in table["inputs"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise damaged(path, "not a list of inputs") from None

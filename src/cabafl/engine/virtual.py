@@ -17,9 +17,10 @@ import numpy.typing as npt
 import torch
 
 from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flight
+from cabafl.engine.defence import SIMULATED
 from cabafl.execution.base import FeatureJob, Interrupt, TrainJob
 from cabafl.fleet import FINE, Fate, Faults, Fleet
-from cabafl.learning.task import Trained
+from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Lost
 from cabafl.state import State
@@ -70,13 +71,15 @@ class VirtualEngine(Engine):
     """Runs one method on one simulated fleet."""
 
     clock = "virtual"
+    defaults = SIMULATED
 
     def __init__(
         self, setup: EngineSetup, fleet: Fleet, faults: Faults | None = None, interrupt: Interrupt | None = None
     ) -> None:
-        super().__init__(setup, fleet.sizes)
         self.fleet = fleet
         self.faults = faults or Faults()
+        self.attack = self.faults.attack
+        super().__init__(setup, fleet.sizes if self.attack is None else self.attack.claims(fleet.sizes))
         self.interrupt = interrupt or (lambda: None)
         self.horizon = FOREVER if self.limits.seconds is None else self.limits.seconds
         self.away: set[int] = set()
@@ -85,12 +88,14 @@ class VirtualEngine(Engine):
         self._serial = 0
         self._features = np.zeros((len(fleet), 0), dtype=np.float32)
         self._faulty = bool(self.faults.loss or self.faults.corrupt or self.faults.slowdown)
-        self._timeless = self.limits.slot_timeout is None
+        timeout = self.limits.slot_timeout
+        self._timeout = None if timeout == "auto" else timeout  # no simulated device is silent for ever
 
     # The loop
 
     def start(self) -> None:
         """Time 0: evaluates the initial model and starts the method."""
+        self.defence.report(self.sizes)
         self._evaluate()
         self._schedule_evaluation(1)
         if self.faults.devices_leave:
@@ -181,7 +186,7 @@ class VirtualEngine(Engine):
         )
         self.flights[number] = flight
         end = now + seconds
-        if fate is FINE and self._timeless and end < FOREVER:  # the usual case, without the checks of `_schedule_end`
+        if fate is FINE and self._timeout is None and end < FOREVER:  # the usual case, without `_schedule_end`'s checks
             self._schedule_at(end, _FINISH, number)
             flight.needed = end <= self.horizon
         else:
@@ -199,14 +204,15 @@ class VirtualEngine(Engine):
             self._schedule_at(end, Kind.CRASH, number)
         elif end < FOREVER:
             self._schedule_at(end, _FINISH, number)
-        timeout = self.limits.slot_timeout
+        timeout = self._timeout
         late = timeout is not None and end > self.now + timeout
         if timeout is not None and late:
             self._schedule_at(self.now + timeout, Kind.TIMEOUT, number)
         return not late and fate.crash_at is None and fate.corrupt is None and end <= self.horizon
 
     def _submit_training(self, flight: SimulatedFlight) -> None:
-        training = TrainJob(flight.number, flight.device, flight.weights, flight.objective)
+        flipped = self.attack is not None and flight.device in self.attack.flips_labels
+        training = TrainJob(flight.number, flight.device, flight.weights, flight.objective, flipped)
         flight.ticket = self.executor.submit(training, flight.started + flight.seconds)
 
     def cancel(self, job: int) -> None:
@@ -258,7 +264,7 @@ class VirtualEngine(Engine):
 
     # Events
 
-    def _end_job(self, flight: SimulatedFlight, trained: Trained | None) -> None:
+    def _end_job(self, flight: SimulatedFlight, trained: TrainingResult | None) -> None:
         del self.flights[flight.number]
         self.ledger.joules += flight.joules
         self.idle.add(flight.device)
@@ -266,6 +272,8 @@ class VirtualEngine(Engine):
             self.method.on_idle(self, flight.device)
             return
         weights, loss = trained or (_corrupted(flight.weights, flight.corrupt), None)
+        if self.attack is not None and trained is not None:
+            weights = self.attack.upload(flight.number, flight.device, flight.weights, weights)
         self._take_upload(flight, weights, flight.seconds, loss)
 
     def _time_out(self, number: int) -> None:
@@ -328,13 +336,16 @@ class VirtualEngine(Engine):
         answered = np.zeros(len(rows), dtype=bool)
         answered[gathering.asked] = True
         answered[gathering.missing] = False
-        if not answered.all():
-            rows[~answered] = 0.0
         count = int(answered.sum())
         self.ledger.feature_uploads += count
         self.ledger.bytes += count * width * FEATURE_BYTES
         self.ledger.joules += self.fleet.collection_joules(gathering.asked)
-        self.outbox.put(Collection(self.now, "end", count, len(gathering.missing)))
+        if self.attack is not None and gathering.feature == "labels":
+            liars = sorted(self.attack.flips_labels)
+            rows[liars] = rows[liars, ::-1]
+        self.defence.features(rows, answered)
+        known = int(answered.sum())
+        self.outbox.put(Collection(self.now, "end", known, len(gathering.asked) - known))
         self.method.on_features(self, rows)
 
     # State

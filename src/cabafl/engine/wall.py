@@ -5,19 +5,35 @@ evaluations happen when the first input after their time arrives, in the order o
 """
 
 import heapq
-from dataclasses import dataclass
+import math
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import torch
 
+from cabafl.engine.changes import CHANGEABLE, Value
 from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flight
+from cabafl.engine.defence import DEPLOYED, MOST_JOULES, MOST_LOSS, MOST_SECONDS, distance
 from cabafl.engine.idle import IdleSet
-from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
-from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Objective, Weights
+from cabafl.engine.inputs import (
+    Arrived,
+    Changed,
+    Failed,
+    Gathered,
+    Input,
+    Joined,
+    Left,
+    Passed,
+    Started,
+    Stopping,
+)
+from cabafl.engine.median import VotedMedian
+from cabafl.engine.orders import Orders, Question
+from cabafl.engine.timeouts import automatic_timeout
+from cabafl.methods.base import PLAIN, FeatureKind, Job, LossReason, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Lost
-from cabafl.state import State
 
 COLLECTION_TIMEOUT = 600.0  # default, in seconds
 
@@ -25,27 +41,8 @@ COLLECTION_TIMEOUT = 600.0  # default, in seconds
 class Alarm(IntEnum):
     """What happens at a scheduled time."""
 
-    TIMEOUT = 0  # a job is given up
     TIMER = 1  # set by the method
     EVALUATE = 2
-
-
-@dataclass(frozen=True)
-class Question(State):
-    """A feature collection under way."""
-
-    weights: Weights
-    kind: FeatureKind
-    asked: Ints  # devices
-    until: float  # devices that have not answered by then are left out
-
-
-@dataclass(frozen=True)
-class Orders:
-    """What the method has ordered since the last `take_orders`."""
-
-    jobs: list[int]  # to send
-    ask: bool  # whether to send the feature query
 
 
 class WallEngine(Engine):
@@ -53,17 +50,24 @@ class WallEngine(Engine):
     has no samples and is not idle. ``norm_bound`` rejects uploads that moved further than this."""
 
     clock = "wall"
+    defaults = DEPLOYED
 
     def __init__(self, setup: EngineSetup, devices: int, norm_bound: float | None = None) -> None:
         super().__init__(setup, np.zeros(devices, dtype=np.int64))
+        self.sizes = np.zeros(devices, dtype=np.int64)  # not the array of claims, which may be larger
+        self._size = self.sizes.data
         self.norm_bound = norm_bound
         self.present: set[int] = set()
         self.flights: dict[int, Flight] = {}
         self.question: Question | None = None
         self.alarms: list[tuple[float, int, int, Any]] = []
+        self.durations = VotedMedian(devices)  # seconds from dispatch to answer of each device's last job
+        self._last_dispatch = FOREVER  # no job of this number or a higher one is sent any more
+        self._job_of: dict[int, int] = {}  # by device
+        self._pending: dict[int, None] = {}  # jobs in flight that are not given up, in the order of their dispatch
         self._ordered: list[int] = []  # jobs not taken by `take_orders` yet
+        self._cancelled: list[tuple[int, int]] = []
         self._ask = False
-        self.durations: dict[int, float] = {}  # seconds from dispatch to upload of each device's last job
         self._serial = 0
         self._features = np.zeros((devices, 0), dtype=np.float32)
 
@@ -75,21 +79,37 @@ class WallEngine(Engine):
         if number is None:
             return None
         self.flights[number] = Flight(number, device, slot, self.version, weights, objective, self.now)
-        if self.limits.slot_timeout is not None:
-            self._set_alarm(self.now + self.limits.slot_timeout, Alarm.TIMEOUT, number)
+        self._job_of[device] = number
+        self._pending[number] = None
         self._ordered.append(number)
-        due = self.now + self.durations.get(device, 0.0)
+        due = self.now + self.durations.votes.get(device, 0.0)
         self.outbox.put(Dispatched(self.now, number, device, slot, self.version, due))
         return number
 
     def cancel(self, job: int) -> None:
-        """See `Server.cancel`. The device finishes the old job before it starts a new one."""
-        flight = self.flights.pop(job, None)
+        """See `Server.cancel`. A device that cannot stop finishes the old job before it starts a new one."""
+        flight = self._land(job)
         if flight is None:
             return
         self.ledger.losses["cancelled"] += 1
+        self._cancelled.append((job, flight.device))
         self.outbox.put(Lost(self.now, job, flight.device, flight.slot, "cancelled"))
-        self.idle.add(flight.device)
+        self._free(flight.device)
+
+    def _land(self, number: int) -> Flight | None:
+        """Takes a job out of those in flight; None if it is not one of them."""
+        flight = self.flights.pop(number, None)
+        if flight is not None:
+            del self._job_of[flight.device]
+            self._pending.pop(number, None)
+        return flight
+
+    def _free(self, device: int) -> bool:
+        """Makes a device idle that has ended a job; False if it is away or has no samples any more."""
+        usable = device in self.present and self._size[device] > 0
+        if usable:
+            self.idle.add(device)
+        return usable
 
     def set_timer(self, delay: float, name: str) -> None:
         """See `Server.set_timer`."""
@@ -99,7 +119,7 @@ class WallEngine(Engine):
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
         """See `Server.collect_features`. ``instant`` has no effect here; there is always a timeout."""
-        timeout = timeout or self.limits.slot_timeout or COLLECTION_TIMEOUT
+        timeout = timeout or self.slot_timeout() or COLLECTION_TIMEOUT
         asked = np.array(sorted(self.present), dtype=np.int64)
         self.ledger.feature_downloads += len(asked)
         self.ledger.bytes += len(asked) * weights.nbytes
@@ -110,35 +130,87 @@ class WallEngine(Engine):
     def take_orders(self) -> Orders:
         """Returns each order once. A checkpoint does not include orders: after a restart they follow from ``flights``
         and ``question``."""
-        orders = Orders(self._ordered, self._ask)
-        self._ordered, self._ask = [], False
+        orders = Orders([job for job in self._ordered if job in self._pending], self._ask, self._cancelled)
+        self._ordered, self._ask, self._cancelled = [], False, []
         return orders
 
     # Inputs
 
     def handle(self, given: Input) -> None:
-        """Handles one input, after everything that was due before it."""
-        self._ring_until(given.time)
-        self.now = max(self.now, given.time)
-        if isinstance(given, Started):
-            # The order in which devices joined is arbitrary: sort them, as in a simulation, so that draws agree.
-            self.idle = IdleSet(len(self.sizes), np.array(sorted(self.idle), dtype=np.int64))
-            self._evaluate()
-            self._set_evaluation(1)
-            self.method.start(self)
+        """Handles one input, after everything that was due before it. After an exception the engine must not be used
+        any more: restore a checkpoint, and leave the input out."""
+        with np.errstate(over="ignore"):  # of the norm of an absurd upload, which is rejected for it
+            self._ring_until(given.time)
+            self.now = max(self.now, given.time)
+            self._handle(given)
+        self.outbox.flush()
+
+    def _handle(self, given: Input) -> None:
+        if isinstance(given, Arrived):
+            self._arrive(given)
         elif isinstance(given, Joined):
             self._join(given)
         elif isinstance(given, Left):
             self._leave(given.device)
-        elif isinstance(given, Arrived):
-            self._arrive(given)
         elif isinstance(given, Failed):
             self._fail(given.job, given.reason)
         elif isinstance(given, Gathered):
             self._end_question(given)
         else:
-            assert isinstance(given, Passed)
-        self.outbox.flush()
+            self._control(given)
+
+    def _control(self, given: Started | Changed | Stopping | Passed) -> None:
+        """What the server and its operator do."""
+        if isinstance(given, Started):
+            # The order in which devices joined is arbitrary: sort them, as in a simulation, so that draws agree.
+            self.idle = IdleSet(len(self.sizes), np.array(sorted(self.idle), dtype=np.int64))
+            self._bound_samples()
+            self._evaluate()
+            self._set_evaluation(1)
+            self.method.start(self)
+        elif isinstance(given, Changed):
+            self._change(given.key, given.value)
+        elif isinstance(given, Stopping):
+            self._stop(given.at_once)
+
+    def _bound_samples(self) -> None:
+        self.sizes[:] = self.defence.bounded(self.defence.claimed)
+        self.defence.report(self.sizes)
+
+    def _change(self, key: str, value: Value) -> None:
+        part, name = CHANGEABLE[key]
+        if part == "norm_bound":
+            assert not isinstance(value, str)
+            self.norm_bound = value
+        elif part == "defence":
+            self.defence.change(name, value)
+            if name.startswith("sample") and self.started:
+                self._bound_samples()
+        else:
+            self.limits = replace(self.limits, **{name: value})  # type: ignore[arg-type]
+            self._limit_dispatches()
+            if name.startswith("evaluate") and self.started:
+                self._reschedule_evaluations()
+        self.changes[key] = value
+        self.note("change", key=key, value=value)
+
+    def _reschedule_evaluations(self) -> None:
+        """The next evaluation is at the next multiple of the interval."""
+        self.alarms = [alarm for alarm in self.alarms if alarm[2] != Alarm.EVALUATE]
+        heapq.heapify(self.alarms)
+        self._set_evaluation(math.floor(self.now / self.limits.evaluate_every) + 1)
+
+    def _limit_dispatches(self) -> None:
+        limit = self.limits.max_dispatches
+        self._most = min(self._last_dispatch, FOREVER if limit is None else limit)
+
+    def _stop(self, at_once: bool) -> None:
+        self.stopping = "now" if at_once else "soon"
+        self._last_dispatch = min(self._last_dispatch, self.ledger.dispatches)
+        self._limit_dispatches()
+        if at_once:
+            self._cancelled += [(number, self.flights[number].device) for number in self._pending]
+        self.note("stop", at_once=at_once)
 
     def pass_time(self, now: float) -> None:
         """Handles everything that is due until ``now``."""
@@ -151,14 +223,32 @@ class WallEngine(Engine):
 
     @property
     def over(self) -> bool:
-        """Whether the time limit is reached, or all ``max_dispatches`` jobs have been answered, lost or given up."""
-        if self.limits.seconds is not None and self.now >= self.limits.seconds:
+        """Whether the time limit is reached, or all ``max_dispatches`` jobs have been answered, lost or given up, or
+        the operator has ended the run."""
+        if self.stopping == "now" or (self.limits.seconds is not None and self.now >= self.limits.seconds):
             return True
-        return self.ledger.dispatches >= self._most and all(flight.abandoned for flight in self.flights.values())
+        return self.ledger.dispatches >= self._most and not self._pending
+
+    def flight_of(self, device: int) -> Flight | None:
+        """The job that a device is working on, if any."""
+        number = self._job_of.get(device)
+        return None if number is None else self.flights[number]
+
+    def slot_timeout(self) -> float | None:
+        """Seconds after which a job is given up, also one in flight; None: never, or not known yet."""
+        setting = self.limits.slot_timeout
+        return automatic_timeout(self.durations, self.ledger.uploads, self.slots) if setting == "auto" else setting
 
     def next_alarm(self) -> float:
-        """Time of the next alarm; infinite if there is none."""
-        return self.alarms[0][0] if self.alarms else FOREVER
+        """Time of the next alarm or timeout; infinite if there is none."""
+        return min(self.alarms[0][0] if self.alarms else FOREVER, self._next_timeout())
+
+    def _next_timeout(self) -> float:
+        """When the oldest job in flight is given up: all jobs have the same time, so it is the first."""
+        timeout = self.slot_timeout()
+        if timeout is None or not self._pending:
+            return FOREVER
+        return self.flights[next(iter(self._pending))].started + timeout
 
     def _set_alarm(self, time: float, kind: Alarm, what: Any) -> None:
         self._serial += 1
@@ -169,29 +259,31 @@ class WallEngine(Engine):
             self._set_alarm(self.limits.evaluate_every * number, Alarm.EVALUATE, number)
 
     def _ring_until(self, now: float) -> None:
-        while self.alarms and self.alarms[0][0] <= now:
-            time, _, kind, what = heapq.heappop(self.alarms)
-            if self.limits.seconds is not None and time > self.limits.seconds:
-                continue
+        end = now if self.limits.seconds is None else min(now, self.limits.seconds)
+        while (time := self.next_alarm()) <= end:
             self.now = max(self.now, time)
-            if kind == Alarm.TIMEOUT:
-                self._time_out(what)
-            elif kind == Alarm.TIMER:
+            if self._next_timeout() <= time:
+                self._time_out(next(iter(self._pending)))
+                continue
+            _, _, kind, what = heapq.heappop(self.alarms)
+            if kind == Alarm.TIMER:
                 self.method.on_timer(self, what)
             else:
                 self._evaluate()
                 self._set_evaluation(what + 1)
 
     def _join(self, given: Joined) -> None:
-        """A device that joins again while it has a job has lost that job."""
+        """A device that joins again while it has a job has lost that job. One without samples is never idle."""
         device = given.device
         self._lose_job_of(device, "crash")
-        self.sizes[device] = given.samples
+        self.defence.join(device, given.samples)
+        self.sizes[device] = self.defence.samples(device) if self.started else self.defence.claimed[device]
         self.present.add(device)
-        if given.samples > 0 and device not in self.idle:
-            self.idle.add(device)
-            if self.started:
-                self.method.on_idle(self, device)
+        if device in self.idle:
+            if not self._size[device]:
+                self.idle.remove(device)
+        elif self._free(device) and self.started:
+            self.method.on_idle(self, device)
 
     def _leave(self, device: int) -> None:
         self.present.discard(device)
@@ -204,65 +296,73 @@ class WallEngine(Engine):
         """Counts the job of a device, if it has one, as lost. The device does not become idle."""
         flight = self.flight_of(device)
         if flight is not None:
-            del self.flights[flight.number]
+            self._land(flight.number)
             if not flight.abandoned:
                 self._lose(flight, reason)
 
     def _time_out(self, number: int) -> None:
-        flight = self.flights.get(number)
-        if flight is not None and not flight.abandoned:
-            flight.abandoned = True
-            self._lose(flight, "timeout")
+        """The device stays busy until it answers or says that it has stopped."""
+        flight = self.flights[number]
+        del self._pending[number]
+        flight.abandoned = True
+        self._cancelled.append((number, flight.device))
+        self._lose(flight, "timeout")
 
     def _arrive(self, given: Arrived) -> None:
-        flight = self.flights.pop(given.job, None)
+        flight = self._land(given.job)
         if flight is None:
             return  # already counted as cancelled or lost
-        self.ledger.joules += given.joules
-        duration = self.durations[flight.device] = self.now - flight.started
-        self.note("answer", job=given.job, seconds=given.seconds, joules=given.joules)
-        self.idle.add(flight.device)
+        device = flight.device
+        duration = self.now - flight.started
+        self.durations.vote(device, duration)
+        seconds = self.defence.claim(device, "seconds", given.seconds, MOST_SECONDS) or 0.0
+        joules = self.defence.claim(device, "joules", given.joules, MOST_JOULES) or 0.0
+        self.ledger.joules += joules
+        self.note("answer", job=given.job, seconds=seconds, joules=joules)
+        loss = self.defence.claim(device, "loss", given.loss, MOST_LOSS)
+        self._free(device)
         if flight.abandoned:
-            self.method.on_idle(self, flight.device)
+            self.method.on_idle(self, device)
         else:
-            self._take_upload(flight, given.weights, duration, given.loss)
+            self._take_upload(flight, given.weights, duration, loss)
 
     def _problem(self, job: Job, weights: Weights) -> LossReason | None:
         """Adds the norm bound to the shared rules."""
         problem = super()._problem(job, weights)
         if problem is None and self.norm_bound is not None:
-            moved = float(np.linalg.norm(weights.astype(np.float64) - job.weights))
-            return "rejected" if moved > self.norm_bound else None
+            return "rejected" if distance(weights, job.weights) > self.norm_bound else None
         return problem
 
     def _fail(self, number: int, reason: LossReason) -> None:
-        flight = self.flights.pop(number, None)
+        flight = self._land(number)
         if flight is None:
             return
-        if flight.device in self.present:
-            self.idle.add(flight.device)
+        idle = self._free(flight.device)
         if not flight.abandoned:
             self._lose(flight, reason)
-        elif flight.device in self.present:
+        elif idle:
             self.method.on_idle(self, flight.device)
 
     def _end_question(self, given: Gathered) -> None:
-        assert self.question is not None
+        if self.question is None:
+            return  # a second end of the same collection
         asked, self.question = self.question.asked, None
         count = int(given.answered.sum())
+        self.ledger.feature_uploads += count
+        self.ledger.bytes += count * given.rows.shape[1] * FEATURE_BYTES
         if self._features.shape != given.rows.shape:
             self._features = torch.zeros(given.rows.shape).numpy()  # aligned, so that sums are reproducible
         self._features[...] = given.rows
-        self._features[~given.answered] = 0.0
-        self.ledger.feature_uploads += count
-        self.ledger.bytes += count * given.rows.shape[1] * FEATURE_BYTES
-        self.outbox.put(Collection(self.now, "end", count, len(asked) - count))
+        answered = given.answered.copy()
+        self.defence.features(self._features, answered)
+        known = int(answered.sum())
+        self.outbox.put(Collection(self.now, "end", known, len(asked) - known))
         self.method.on_features(self, self._features)
 
     # State
 
     def state(self) -> dict[str, Any]:
-        """See `Engine.state`; also includes devices, jobs under way and alarms."""
+        """See `Engine.state`; also includes devices, jobs under way, alarms and what the operator has changed."""
         return super().state() | {
             "sizes": self.sizes,
             "present": sorted(self.present),
@@ -271,6 +371,10 @@ class WallEngine(Engine):
             "alarms": self.alarms,
             "durations": self.durations,
             "serial": self._serial,
+            "limits": self.limits,
+            "norm_bound": self.norm_bound,
+            "changes": self.changes,
+            "stopping": (self.stopping, self._last_dispatch if self.stopping != "no" else None),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -279,6 +383,12 @@ class WallEngine(Engine):
         self.sizes[:] = state["sizes"]
         self.present = set(state["present"])
         self.flights, self.question = state["flights"], state["question"]
+        self._job_of = {flight.device: number for number, flight in self.flights.items()}
+        self._pending = {number: None for number, flight in self.flights.items() if not flight.abandoned}
         self.alarms = list(state["alarms"])
         self.durations = state["durations"]
         self._serial = state["serial"]
+        self.limits, self.norm_bound, self.changes = state["limits"], state["norm_bound"], state["changes"]
+        self.stopping, last = state["stopping"]
+        self._last_dispatch = FOREVER if last is None else last
+        self._limit_dispatches()

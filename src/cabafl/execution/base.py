@@ -12,12 +12,13 @@ NO_WEIGHTS = np.zeros(0, dtype=np.float32)  # placeholder in a job whose weights
 
 
 class TrainJob(NamedTuple):
-    """Local training on one device; returns `learning.task.Trained`."""
+    """Local training on one device; returns `learning.task.TrainingResult`."""
 
     number: int
     device: int
     weights: Weights
     objective: Objective = PLAIN
+    flipped: bool = False  # a simulated attacker: the labels are C - 1 - y
 
 
 class EvaluateJob(NamedTuple):
@@ -43,7 +44,7 @@ Warn = Callable[[str], None]  # receives one-line warnings for the user
 def run_job(task: Task, job: ExecutorJob) -> Any:
     """Runs a job on a task; called in whichever process holds the task."""
     if isinstance(job, TrainJob):
-        return task.train(job.number, job.device, job.weights, job.objective)
+        return task.train(job.number, job.device, job.weights, job.objective, flipped=job.flipped)
     if isinstance(job, EvaluateJob):
         return task.evaluate(*job)
     return task.features(*job)

@@ -19,7 +19,7 @@ from cabafl.execution.arena import Arena, Region, aligned, anonymous_file
 from cabafl.execution.base import NO_WEIGHTS, TrainJob, Warn
 from cabafl.execution.queued import JOBS_PER_WORKER, QueuedExecutor
 from cabafl.execution.task_arrays import arrays_of, use_arrays
-from cabafl.learning.task import Task, Trained
+from cabafl.learning.task import Task, TrainingResult
 
 
 @dataclass
@@ -116,7 +116,7 @@ class ProcessExecutor(QueuedExecutor):
         buffer = worker.jobs.pop(ticket)
         worker.free_buffers.append(buffer)
         if isinstance(self._jobs.get(ticket), TrainJob) and not isinstance(result, Exception):
-            result = Trained(self._weights.array(buffer).copy(), result)  # the reply is the loss alone
+            result = TrainingResult(self._weights.array(buffer).copy(), result)  # the reply is the loss alone
         self._finish(ticket, result)
 
     def _replace(self, dead: _Worker) -> None:

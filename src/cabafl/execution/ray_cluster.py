@@ -28,7 +28,7 @@ from cabafl.execution.base import NO_WEIGHTS, ExecutorJob, Warn, run_job
 from cabafl.execution.queued import JOBS_PER_WORKER, QueuedExecutor
 from cabafl.execution.task_arrays import Arrays, arrays_of, build_task
 from cabafl.learning.spec import TaskSpec
-from cabafl.learning.task import Task, Trained
+from cabafl.learning.task import Task, TrainingResult
 from cabafl.methods.base import Weights
 
 ACCEPTED_ADDRESSES = "auto (the cluster this machine belongs to) or host:port of its head node"
@@ -195,7 +195,7 @@ class RayExecutor(QueuedExecutor):
 
 def in_own_memory(result: Any) -> Any:
     """A result with its array copied: arrays of the object store are read-only and keep their memory allocated."""
-    if isinstance(result, Trained):
+    if isinstance(result, TrainingResult):
         return result._replace(weights=result.weights.copy())
     return result.copy() if isinstance(result, np.ndarray) else result
 

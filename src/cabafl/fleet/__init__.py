@@ -1,5 +1,6 @@
 """The simulated devices: speeds, links, energy and faults."""
 
+from cabafl.fleet.attacks import Attack
 from cabafl.fleet.devices import Fleet, Speeds, config_counts, gaussian_fleet, tiered_fleet
 from cabafl.fleet.faults import FINE, Absence, Fate, Faults, read_trace
 from cabafl.tiers import TIERS
@@ -8,6 +9,7 @@ __all__ = [
     "FINE",
     "TIERS",
     "Absence",
+    "Attack",
     "Fate",
     "Faults",
     "Fleet",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cabafl.errors import UserError
+from cabafl.fleet.attacks import Attack
 from cabafl.rng import Stream, seed64
 
 _DRAWS = 8  # random numbers reserved per job; 5 are used
@@ -37,7 +38,7 @@ Trace = Mapping[int, list[Absence]]  # by device, in time order
 
 @dataclass(frozen=True)
 class Faults:
-    """Fault probabilities per job, and the times at which devices are away."""
+    """Fault probabilities per job, the times at which devices are away, and what liars among them do."""
 
     seed: int = 0
     loss: float = 0.0
@@ -47,6 +48,7 @@ class Faults:
     present_seconds: float | None = None
     absent_seconds: float | None = None
     trace: Trace = field(default_factory=dict)
+    attack: Attack | None = None
 
     def fate(self, job: int) -> Fate:
         """The faults of job number ``job``: always the same for the same seed."""

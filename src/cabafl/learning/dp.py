@@ -7,7 +7,7 @@ sample; `epsilon` computes the bound.
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +41,8 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
 
 def drawn(samples: int, batch_size: int, generator: torch.Generator) -> Tensor:
     """Indices of the samples included in one step; may be empty."""
-    rate = min(1.0, batch_size / samples)
-    return torch.nonzero(torch.rand(samples, generator=generator) < rate).flatten()
+    chosen = torch.rand(samples, generator=generator) < sampling_rate(samples, batch_size)
+    return torch.nonzero(chosen).flatten()
 
 
 @contextmanager
@@ -97,10 +97,21 @@ def make_private(parameters: list[nn.Parameter], how: DpSgd, batch_size: int, ge
 
 def epsilon(how: DpSgd, samples: int, batch_size: int, steps: int, delta: float) -> float:
     """Epsilon of a device with ``samples`` samples after ``steps`` steps, by Renyi accounting."""
-    if steps == 0:
+    return epsilon_of({(how.noise, sampling_rate(samples, batch_size)): steps}, delta)
+
+
+def sampling_rate(samples: int, batch_size: int) -> float:
+    """Probability that a step includes a given sample."""
+    return min(1.0, batch_size / samples)
+
+
+def epsilon_of(steps: Mapping[tuple[float, float], int], delta: float) -> float:
+    """Epsilon of steps of several kinds: (noise, sampling rate) -> number of steps."""
+    taken = [(noise, rate, count) for (noise, rate), count in steps.items() if count]
+    if not taken:
         return 0.0
     accountant = _opacus().accountants.RDPAccountant()
-    accountant.history = [(how.noise, min(1.0, batch_size / samples), steps)]
+    accountant.history = taken
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the range of Renyi orders
         return float(accountant.get_epsilon(delta))

@@ -16,7 +16,7 @@ from cabafl.learning.dp import DpSgd
 from cabafl.learning.evaluation import Score, evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
 from cabafl.learning.privacy import FeaturePrivacy
-from cabafl.learning.training import LocalTraining, train
+from cabafl.learning.training import LocalTraining, Stop, train
 from cabafl.learning.weights import FlatModel
 from cabafl.methods.base import FeatureKind, Objective, Weights
 from cabafl.rng import rng, seed64
@@ -28,7 +28,7 @@ EVALUATION_CHUNK = 2500  # test samples per evaluation job; fixed, so that sums 
 FEATURE_CHUNK = 2500  # approximate number of training samples per feature job
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """The result of a training job; ``loss`` is the mean loss of the last epoch, if the objective asks for it."""
 
     weights: Weights
@@ -61,14 +61,25 @@ class Task:
         self.feature_privacy = FeaturePrivacy.of(spec.privacy)
         self._test: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def train(self, job: int, device: int, weights: Weights, objective: Objective) -> Trained:
-        """Trains ``weights`` on the samples of one device."""
+    def train(
+        self,
+        job: int,
+        device: int,
+        weights: Weights,
+        objective: Objective,
+        stop: Stop | None = None,
+        flipped: bool = False,
+    ) -> TrainingResult:
+        """Trains ``weights`` on the samples of one device; raises `Cancelled` if ``stop`` says so. ``flipped``: with
+        labels C - 1 - y, as a simulated attacker does."""
         self.model.load(weights)
         x, y = self._samples(device)
+        if flipped:
+            y = self.dataset.classes - 1 - y
         seed = seed64(self.spec.seed, "job", job)
-        how = LocalTraining(self.spec.training, objective, self.dp)
+        how = LocalTraining(self.spec.training, objective, self.dp, stop=stop)
         loss = train(self.model.network, x, y, how, seed, None if self.repeatable else secrets.randbits(63))
-        return Trained(self.model.save(), loss)
+        return TrainingResult(self.model.save(), loss)
 
     def features(self, weights: Weights, kind: FeatureKind, devices: Sequence[int]) -> npt.NDArray[np.float32]:
         """One feature vector per device: summed in float64, returned as float32, zero for devices without samples."""

@@ -14,6 +14,12 @@ from cabafl.methods.base import PLAIN, Objective
 from cabafl.rng import seed64
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+Stop = Callable[[], bool]
+"""Asked before every step, exactly once; True ends the training."""
+
+
+class Cancelled(Exception):
+    """A training was told to stop. The network is left half trained."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,7 @@ class LocalTraining:
     objective: Objective = PLAIN
     dp: DpSgd | None = None
     loss: Loss = F.cross_entropy
+    stop: Stop | None = None
 
     @property
     def epochs(self) -> int:
@@ -67,7 +74,7 @@ def train(
     network: nn.Module, x: Tensor, y: Tensor, how: LocalTraining, seed: int, dp_seed: int | None = None
 ) -> float | None:
     """Trains the network in place on one device's samples, with a fresh optimiser. With ``report_loss``, returns the
-    mean loss over the samples of the last epoch.
+    mean loss over the samples of the last epoch. Raises `Cancelled` if ``how.stop`` says so.
 
     Each epoch visits all samples in a new order. ``prox`` adds prox * (w - w_start) to the gradient, before momentum.
     """
@@ -76,13 +83,15 @@ def train(
         return None
     network.train()
     parameters = [p for p in network.parameters() if p.requires_grad]
-    prox, report_loss = how.objective.prox, how.objective.report_loss
+    prox, report_loss, stop = how.objective.prox, how.objective.report_loss, how.stop
     anchor = [p.detach().clone() for p in parameters] if prox else []
     optimiser = _Sgd(parameters, how)
     total = 0.0
     with seeded(seed64(seed, "dropout"), x.device):
         for epoch in range(how.epochs):
             for batch in batches(len(y), how.settings.batch_size, seed64(seed, "shuffle", epoch)):
+                if stop is not None and stop():
+                    raise Cancelled
                 index = batch.to(x.device)
                 loss = how.loss(network(x[index]), y[index])
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -111,6 +120,8 @@ def _train_privately(
     steps = how.epochs * steps_per_epoch(len(y), batch_size)
     with seeded(seed64(seed, "dropout"), x.device), per_sample_gradients(network):
         for _ in range(steps):
+            if how.stop is not None and how.stop():
+                raise Cancelled
             index = drawn(len(y), batch_size, generator).to(x.device)
             if len(index):
                 how.loss(network(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
@@ -126,6 +137,8 @@ class _Sgd:
 
     def __init__(self, parameters: list[nn.Parameter], how: LocalTraining) -> None:
         self.parameters = parameters
+        for parameter in parameters:
+            parameter.grad = None  # left by a job that failed between backward pass and step
         self.buffers = [torch.zeros_like(p) for p in parameters] if how.settings.momentum else []
         self.factors = {
             "lr": how.learning_rate,

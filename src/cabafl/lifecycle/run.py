@@ -8,10 +8,11 @@ from typing import Any, Protocol
 import torch
 
 from cabafl.config import Experiment
-from cabafl.engine.checkpoint import Checkpoint, remove_checkpoints, save_checkpoint
+from cabafl.engine.checkpoint import Checkpoint, remove_checkpoints
 from cabafl.engine.core import Engine
 from cabafl.files import cannot_record
 from cabafl.learning.weights import Layout
+from cabafl.lifecycle.saving import Saver
 from cabafl.lifecycle.stopping import Stopped, signals
 from cabafl.lifecycle.summary import summarise
 from cabafl.recording.events import Evaluated, Event
@@ -19,6 +20,7 @@ from cabafl.recording.folder import CURVE, EXPERIMENT, RunFolder
 
 Listener = Callable[[Event], None]
 CHECKPOINT_SHARE = 0.05  # at most this share of the wall time goes into checkpoints
+MOST_POSTPONED = 10  # intervals between checkpoints after which one no longer waits for a pause between evaluations
 
 
 class Driver(Protocol):
@@ -37,8 +39,9 @@ class Driver(Protocol):
     def state(self) -> dict[str, Any] | None:
         """What a checkpoint stores; None if there is nothing to store yet."""
 
-    def saved(self) -> None:
-        """Called when a checkpoint with the last `state` is on disk."""
+    def saved(self, state: dict[str, Any]) -> None:
+        """A checkpoint with this `state` is on disk. The run has gone on since: only numbers, strings and the like in
+        ``state`` are still what they were."""
 
     def wake(self) -> None:
         """Interrupts `step` if it waits. Called by the signal handler that stops the run."""
@@ -56,9 +59,9 @@ class Lifecycle:
         self.folder = folder
         self.listener = listener
         self.rows: list[Evaluated] = []
+        self._saver = None if folder is None else Saver(folder)
         self._signal: int | None = None
         self._started = self._saved = time.perf_counter()
-        self._saving = 0.0  # seconds the last checkpoint took
         self._checkpoints = 0
         self._earlier = 0.0  # wall seconds before this process
 
@@ -75,13 +78,18 @@ class Lifecycle:
             try:
                 self._begin(driver, checkpoint)
                 while driver.step():
-                    if self._checkpoint_due():
-                        self._save(driver)
+                    if self._saver is not None:
+                        self._look_after_checkpoints(self._saver, driver)
                 driver.engine.finish()
+                self._wait_for_checkpoint(driver)
             except Stopped:
-                self._save(driver)
+                self._wait_for_checkpoint(driver)
+                self._begin_checkpoint(driver)
+                self._wait_for_checkpoint(driver)
                 raise
             finally:
+                if self._saver is not None:
+                    self._saver.abandon()
                 self._draw(driver.engine.clock)
             return self._finish(driver.engine)
 
@@ -109,27 +117,41 @@ class Lifecycle:
     def _wall_seconds(self, engine: Engine) -> float:
         return engine.now if engine.clock == "wall" else self._earlier + time.perf_counter() - self._started
 
-    def _checkpoint_due(self) -> bool:
-        interval = max(self.experiment.run.checkpoint_every, self._saving / CHECKPOINT_SHARE)
-        return self.folder is not None and time.perf_counter() - self._saved > interval
-
-    def _save(self, driver: Driver) -> None:
-        if self.folder is None:
+    def _look_after_checkpoints(self, saver: Saver, driver: Driver) -> None:
+        """Called between two steps: begins a checkpoint that is due, or ends one that is written."""
+        if saver.busy:
+            if saver.written:
+                self._wait_for_checkpoint(driver)
             return
-        began = time.perf_counter()
+        interval = max(self.experiment.run.checkpoint_every, saver.seconds / CHECKPOINT_SHARE)
+        since = time.perf_counter() - self._saved
+        if since > interval and (_settled(driver.engine) or since > MOST_POSTPONED * interval):
+            self._begin_checkpoint(driver)
+
+    def _begin_checkpoint(self, driver: Driver) -> None:
+        """Takes the state and leaves the writing to another thread."""
+        if self._saver is None:
+            return
+        began = self._saved = time.perf_counter()
         state = driver.state()
-        if state is not None:
-            path = self.folder.path
-            self._checkpoints += 1
-            try:
-                positions, seconds = self.folder.positions(), self._wall_seconds(driver.engine)
-                checkpoint = Checkpoint(self._checkpoints, state, positions, seconds)
-                save_checkpoint(path, checkpoint, (path / EXPERIMENT).read_text(encoding="utf-8"))
-            except OSError as error:
-                raise cannot_record(error, path) from error
-            driver.saved()
+        if state is None:
+            return
+        assert self.folder is not None
+        self._checkpoints += 1
+        try:
+            positions = self.folder.positions()
+        except OSError as error:
+            raise cannot_record(error, self.folder.path) from error
+        checkpoint = Checkpoint(self._checkpoints, state, positions, self._wall_seconds(driver.engine))
+        self._saver.begin(checkpoint, began)
+
+    def _wait_for_checkpoint(self, driver: Driver) -> None:
+        """Returns when no checkpoint is being written. Raises `RunStopped` if one could not be written."""
+        if self._saver is None or not self._saver.busy:
+            return
+        state = self._saver.wait()
         self._saved = time.perf_counter()
-        self._saving = self._saved - began
+        driver.saved(state)
 
     def _draw(self, clock: str) -> None:
         if self.folder is None or not self.rows:
@@ -154,6 +176,12 @@ class Lifecycle:
                 raise cannot_record(error, self.folder.path) from error
             remove_checkpoints(self.folder.path)
         return summary
+
+
+def _settled(engine: Engine) -> bool:
+    """Whether the state can be taken without waiting for an evaluation."""
+    engine.outbox.flush()
+    return not engine.outbox.waiting
 
 
 def experiment_text(path: Path) -> str:

@@ -43,15 +43,23 @@ def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wal
         "slowed": ledger.slowed,
         "mean_staleness": ledger.mean_staleness,
         "max_staleness": max(ledger.staleness, default=None),
+        "defence": engine.defence.totals(),
         **spent,
+        **_by_operator(engine),
         "wall_seconds": wall_seconds,
     }
+
+
+def _by_operator(engine: Engine) -> dict[str, Any]:
+    """What the operator of a run on real devices did, if anything."""
+    changes = {"changes": engine.changes} if engine.changes else {}
+    return changes | ({} if engine.stopping == "no" else {"stopped": engine.stopping})
 
 
 def _epsilon(experiment: Experiment, engine: Engine, dp: DpSgd) -> float:
     """Epsilon of the device with the largest steps * rate^2, where rate is the share of its samples in a step."""
     training = experiment.training
-    sizes = np.maximum(engine.sizes, 1)
+    sizes = np.maximum(engine.defence.claimed, 1)
     steps = engine.selections * training.epochs * np.maximum(1, np.ceil(sizes / training.batch_size)).astype(np.int64)
     most = int(np.argmax(steps * np.minimum(1.0, training.batch_size / sizes) ** 2))
     return epsilon(dp, int(sizes[most]), training.batch_size, int(steps[most]), experiment.privacy.dp_delta)

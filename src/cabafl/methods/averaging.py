@@ -1,6 +1,6 @@
 """The weighted mean of models, shared by all aggregations."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -11,13 +11,22 @@ from cabafl.methods.base import Floats, Weights
 _BLOCK = 1 << 16
 
 
+def plain_sum(numbers: Iterable[float]) -> float:
+    """Adds from left to right and rounds after every addition. `sum` does so before Python 3.12 only: with it, results
+    would depend on the version of Python."""
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total
+
+
 def weighted_mean(models: Sequence[Weights], weights: Floats | Sequence[float]) -> Weights:
     """Returns sum_i weights_i * models_i / sum_i weights_i as a new model.
 
     Sums run in float64 and in the given order, so results repeat bit for bit. Models of weight 0 are skipped. Raises
     ValueError if no weight is positive.
     """
-    total = float(sum(weights))
+    total = plain_sum(map(float, weights))
     if not total > 0:
         raise ValueError("weighted_mean needs a positive weight")
     shares = [(model, float(weight) / total) for model, weight in zip(models, weights, strict=True) if weight != 0]

@@ -83,8 +83,9 @@ class Job(State):
 class Upload:
     """A trained model.
 
-    The engine has already checked it: it has the shape of ``job.weights``, all its numbers are finite, and it is not
-    older than ``run.max_staleness``. An upload that fails a check is reported as a loss instead.
+    The engine has already checked it: it has the shape of ``job.weights``, all its numbers are finite and of sensible
+    size, and it is not older than ``run.max_staleness``. An upload that fails a check is reported as a loss instead.
+    With ``run.defence`` its update is cut to a multiple of the usual norm.
     """
 
     job: Job
@@ -94,7 +95,7 @@ class Upload:
     """The model after local training."""
 
     samples: int
-    """Training samples of the device."""
+    """Training samples of the device, as it claims; at least 1."""
 
     learning_rate: float
     """Learning rate of the job: ``training.learning_rate * objective.lr_scale``."""
@@ -158,7 +159,8 @@ class Server(Protocol):
 
     @property
     def sizes(self) -> Ints:
-        """Training samples per device, shape (devices,). A device without samples is never idle."""
+        """Training samples per device, as they claim, shape (devices,). A device without samples is never idle. On real
+        devices the number of a device may change between two jobs."""
 
     @property
     def slots(self) -> int:
@@ -218,6 +220,9 @@ class Server(Protocol):
 
     def publish(self, weights: Weights, /, **facts: Any) -> None:
         """Makes ``weights`` the global model and increases `version` by 1.
+
+        Raises an error that ends a simulation if ``weights`` has another shape than `initial`, or numbers that are not
+        finite.
 
         Args:
             weights: The new global model, which evaluations use from now on.
@@ -303,9 +308,9 @@ class Method(State):
             server: The server.
             job: The lost job.
             reason: ``crash``: the device failed; ``left``: it went offline; ``timeout``: ``run.slot_timeout`` has
-                passed; ``rejected``: the upload has a wrong shape, contains numbers that are not finite, or exceeds
-                ``deploy.norm_bound``; ``stale``: it is older than ``run.max_staleness``. After ``left`` and
-                ``timeout`` the device is not idle yet; `on_idle` follows when it is.
+                passed; ``rejected``: the upload has a wrong shape, contains numbers that are not finite or absurdly
+                large, or exceeds ``deploy.norm_bound``; ``stale``: it is older than ``run.max_staleness``. After
+                ``left`` and ``timeout`` the device is not idle yet; `on_idle` follows when it is.
         """
         raise NotImplementedError
 

@@ -17,6 +17,7 @@ from pydantic import Field
 from cabafl.methods.base import Floats, Parameters, Server, Upload
 from cabafl.methods.fedbuff import add_step, update_of
 from cabafl.methods.slots import SlotMethod, default_buffer
+from cabafl.state import frozen
 
 
 class CA2FLParameters(Parameters):
@@ -42,15 +43,17 @@ class CA2FL(SlotMethod):
         """Starts with an empty cache, so the first step equals that of FedBuff with constant weights."""
         self.size = default_buffer(server, self.parameters.buffer)
         self.cached: dict[int, Floats] = {}  # h_k by device; a missing entry is zero
-        self.mean = np.zeros(server.initial.size)  # h
+        self.mean = frozen(np.zeros(server.initial.size))  # h
         self.base = self.mean  # h at the last server step
-        self.sum = np.zeros(server.initial.size)  # of Delta_k - h_k over the buffer
+        self.sum = frozen(np.zeros(server.initial.size))  # of Delta_k - h_k over the buffer
         self.buffer: list[tuple[int, Floats]] = []  # device and its Delta_k
 
     def receive(self, server: Server, upload: Upload) -> None:
         """Adds the calibrated update; the M-th upload triggers the server step."""
         device, update = upload.job.device, update_of(upload)
-        self.sum += update - self.cached.get(device, 0.0)
+        added = update - self.cached.get(device, 0.0)
+        added += self.sum
+        self.sum = frozen(added)
         self.buffer.append((device, update))
         if self.parameters.refresh == "immediate":
             self._cache(server, device, update)
@@ -64,9 +67,9 @@ class CA2FL(SlotMethod):
             for device, update in self.buffer:
                 self._cache(server, device, update)
         self.base = self.mean
-        self.sum = np.zeros(server.initial.size)
+        self.sum = frozen(np.zeros(server.initial.size))
         self.buffer = []
 
     def _cache(self, server: Server, device: int, update: Floats) -> None:
-        self.mean = self.mean + (update - self.cached.get(device, 0.0)) / len(server.sizes)
+        self.mean = frozen(self.mean + (update - self.cached.get(device, 0.0)) / len(server.sizes))
         self.cached[device] = update

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cabafl.methods.averaging import weighted_mean
+from cabafl.methods.averaging import plain_sum, weighted_mean
 from cabafl.methods.base import PLAIN, Job, LossReason, Method, Objective, Parameters, Server, Upload, Weights
 
 
@@ -96,8 +96,8 @@ class FedAvg(Method):
         if self.parameters.normaliser == "all":
             everybody = float(server.sizes.sum()) if by_samples else float(len(server.sizes))
             models.append(self.model)
-            shares.append(max(0.0, everybody - sum(shares)))
-        total = sum(shares)
+            shares.append(max(0.0, everybody - plain_sum(shares)))
+        total = plain_sum(shares)
         if total > 0:
             self.model = weighted_mean(models, shares)
             devices = [device for device, _, _ in returned]

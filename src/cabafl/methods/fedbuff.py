@@ -13,6 +13,7 @@ from pydantic import Field
 
 from cabafl.methods.base import Floats, Parameters, Server, Upload, Weights
 from cabafl.methods.slots import SlotMethod, default_buffer
+from cabafl.state import frozen
 
 
 class FedBuffParameters(Parameters):
@@ -38,14 +39,16 @@ class FedBuff(SlotMethod):
     def prepare(self, server: Server) -> None:
         """Starts with an empty buffer."""
         self.size = default_buffer(server, self.parameters.buffer)
-        self.sum = np.zeros(server.initial.size)  # A
+        self.sum = frozen(np.zeros(server.initial.size))  # A
         self.factors: list[float] = []  # staleness weights of the updates in A
 
     def receive(self, server: Server, upload: Upload) -> None:
         """Adds the update to the buffer; the M-th triggers the server step."""
         staleness = server.version - upload.job.version
         factor = (1.0 + staleness) ** -0.5 if self.parameters.staleness == "sqrt" else 1.0
-        self.sum += factor * update_of(upload)
+        added = factor * update_of(upload)
+        added += self.sum
+        self.sum = frozen(added)
         self.factors.append(factor)
         if len(self.factors) == self.size:
             self._step(server)
@@ -58,13 +61,13 @@ class FedBuff(SlotMethod):
     def _step(self, server: Server) -> None:
         self.model = add_step(self.model, self.parameters.server_lr / len(self.factors) * self.sum)
         server.publish(self.model, factors=self.factors)
-        self.sum = np.zeros(server.initial.size)
+        self.sum = frozen(np.zeros(server.initial.size))
         self.factors = []
 
 
 def update_of(upload: Upload) -> Floats:
     """Delta_k: the trained minus the received model, in float64."""
-    return upload.weights.astype(np.float64) - upload.job.weights
+    return frozen(upload.weights.astype(np.float64) - upload.job.weights)
 
 
 def add_step(model: Weights, step: Floats) -> Weights:

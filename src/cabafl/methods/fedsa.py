@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cabafl.methods.averaging import weighted_mean
+from cabafl.methods.averaging import plain_sum, weighted_mean
 from cabafl.methods.base import Objective, Parameters, Server, Upload, Weights
 from cabafl.methods.slots import InFlight, RoundMethod, default_buffer
 
@@ -49,7 +49,7 @@ class FedSA(RoundMethod):
     paper = "Ma et al., IEEE JSAC 2021"
     Parameters = FedSAParameters
     parameters: FedSAParameters
-    buffer: list[tuple[int, Weights]]  # device and its model
+    buffer: list[tuple[int, int, Weights]]  # device, its samples, and its model
 
     def prepare(self, server: Server) -> None:
         """Starts the first round; nobody has participated yet."""
@@ -70,7 +70,7 @@ class FedSA(RoundMethod):
         free = server.slots - len(self.in_flight) - len(self.buffer)
         if free <= 0:
             return
-        devices = server.idle.draw_many(server.random("select"), free, [device for device, _ in self.buffer])
+        devices = server.idle.draw_many(server.random("select"), free, [device for device, _, _ in self.buffer])
         self.send_all(server, devices)
         if self.buffer and not self.in_flight and not devices:
             self._end_round(server)
@@ -86,7 +86,7 @@ class FedSA(RoundMethod):
         """Buffers the upload; the M-th ends the round."""
         if self.parameters.counts == "uploads":
             self.counts[upload.job.device] += 1
-        self.buffer.append((upload.job.device, upload.weights))
+        self.buffer.append((upload.job.device, upload.samples, upload.weights))
         if len(self.buffer) == self.size:
             self._end_round(server)
 
@@ -112,16 +112,18 @@ class FedSA(RoundMethod):
         p = self.parameters
         arrived = sorted(self.buffer, key=lambda entry: entry[0])
         training = [flight.device for flight in self.in_flight.values()]
-        members = [*(device for device, _ in arrived), *training]
-        total = float(server.sizes.sum() if p.normaliser == "all" else server.sizes[members].sum())
-        betas = [float(server.sizes[device]) / total for device, _ in arrived]
+        received = sum(samples for _, samples, _ in arrived)
+        others = int(server.sizes[training].sum())
+        everybody = max(received, int(server.sizes.sum()))  # a device may have fewer samples now than at its upload
+        total = float(everybody if p.normaliser == "all" else received + others)
+        betas = [samples / total for _, samples, _ in arrived]
         if p.mixing == "sequential":
-            for beta, (_, model) in zip(betas, arrived, strict=True):
+            for beta, (_, _, model) in zip(betas, arrived, strict=True):
                 self.model = weighted_mean([self.model, model], [1.0 - beta, beta])
         else:
-            kept = max(0.0, 1.0 - sum(betas))
-            self.model = weighted_mean([self.model, *(model for _, model in arrived)], [kept, *betas])
-        server.publish(self.model, devices=[device for device, _ in arrived], weights=betas)
+            kept = max(0.0, 1.0 - plain_sum(betas))
+            self.model = weighted_mean([self.model, *(model for _, _, model in arrived)], [kept, *betas])
+        server.publish(self.model, devices=[device for device, _, _ in arrived], weights=betas)
 
     def _restart_old(self, server: Server) -> None:
         """Restarts devices over the staleness bound from the new model. Not counted as a participation."""

@@ -11,7 +11,7 @@ ones to fast devices, and rarely used devices come first. Public sources leave t
 import numpy as np
 from pydantic import Field
 
-from cabafl.methods.averaging import weighted_mean
+from cabafl.methods.averaging import plain_sum, weighted_mean
 from cabafl.methods.base import Floats, Job, LossReason, Method, Parameters, Server, Upload, Weights
 
 
@@ -54,7 +54,7 @@ class GitFL(Method):
         self.branches[branch] = upload.weights
         weights = [float(v) for v in self.versions]
         master = weighted_mean(self.branches, weights)
-        server.publish(master, slot=branch, weights=[w / sum(weights) for w in weights])
+        server.publish(master, slot=branch, weights=[w / plain_sum(weights) for w in weights])
         keep = max(self.parameters.pull_base + self.versions[branch] - self._mean_version(), self.parameters.pull_floor)
         self.pulled[branch] = weighted_mean([master, upload.weights], [1.0, keep])
         self.waiting.append(branch)
@@ -91,8 +91,11 @@ class GitFL(Method):
             return curiosity
         mean = float(self.seconds[known].mean())
         times = np.where(known, self.seconds, mean)
+        longest = float(times.max())
+        if longest == 0:
+            return curiosity
         lead = (self.versions[branch] - self._mean_version()) * (times - mean)
-        rewards: Floats = np.maximum(0.0, lead / (max(self.versions) * times.max()) + curiosity)
+        rewards: Floats = np.maximum(0.0, lead / (max(self.versions) * longest) + curiosity)
         return rewards
 
 

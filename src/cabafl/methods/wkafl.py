@@ -24,7 +24,7 @@ from pydantic import Field
 
 from cabafl.methods.base import Floats, Needs, Objective, Parameters, Server, Upload, Weights
 from cabafl.methods.slots import RoundMethod
-from cabafl.state import State
+from cabafl.state import State, frozen
 
 
 class WKAFLParameters(Parameters):
@@ -94,7 +94,7 @@ class WKAFL(RoundMethod):
     def receive(self, server: Server, upload: Upload) -> None:
         """Buffers the gradient; the M-th triggers the step."""
         n = server.trainable
-        gradient = (upload.job.weights[:n].astype(np.float64) - upload.weights[:n]) / upload.learning_rate
+        gradient = frozen((upload.job.weights[:n].astype(np.float64) - upload.weights[:n]) / upload.learning_rate)
         staleness = server.version - upload.job.version + 1
         self.buffer.append(Gradient(upload.job.device, gradient, staleness, upload.weights[n:], upload.loss))
         if len(self.buffer) == self.size:
@@ -111,7 +111,8 @@ class WKAFL(RoundMethod):
         age = np.array([(math.e / 2) ** -(e.staleness - tau_min) for e in entries])  # a_i
         age /= age.sum()
         self.second_stage = self.second_stage or self._stage_two_starts()
-        self.last, kept, cosines = self.merge(gradients, age)
+        step, kept, cosines = self.merge(gradients, age)
+        self.last = frozen(step)
         rate = p.server_lr / (1 + p.gamma_lr * tau_min)
         n = server.trainable
         rest = sum(a * e.rest.astype(np.float64) for a, e in zip(age, entries, strict=True))

@@ -14,8 +14,25 @@ def _encoded(**facts: Any) -> str:
     return _ENCODER.encode(facts)
 
 
-# Dispatched and Uploaded are nearly all events, so they format their line without the encoder: 1.5 instead of 4.3 µs,
-# of about 20 µs that the engine takes per event.
+class _LastTime:
+    """The text of the last time that was written. An upload and the dispatch that follows it share theirs: not
+    formatting it twice saves 0.4 of about 10 µs that the engine takes per event (`cabafl bench engine`)."""
+
+    __slots__ = ("text", "time")
+
+    def __init__(self) -> None:
+        self.time: float | None = None
+        self.text = ""
+
+    def of(self, time: float) -> str:
+        """Formats another time."""
+        self.time, self.text = time, repr(time)
+        return self.text
+
+
+_last = _LastTime()
+
+# Dispatched and Uploaded are nearly all events, so they format their line without the encoder: 1.5 instead of 4.3 µs.
 
 
 class Dispatched(NamedTuple):
@@ -30,8 +47,9 @@ class Dispatched(NamedTuple):
 
     def line(self) -> str:
         time, job, device, slot, version, due = self
+        stamp = _last.text if time is _last.time else _last.of(time)
         return (
-            f'{{"time":{time!r},"event":"dispatch","job":{job},"device":{device},"slot":{slot},'
+            f'{{"time":{stamp},"event":"dispatch","job":{job},"device":{device},"slot":{slot},'
             f'"version":{version},"due":{due!r}}}'
         )
 
@@ -48,8 +66,9 @@ class Uploaded(NamedTuple):
 
     def line(self) -> str:
         time, job, device, slot, version, staleness = self
+        stamp = _last.text if time is _last.time else _last.of(time)
         return (
-            f'{{"time":{time!r},"event":"upload","job":{job},"device":{device},"slot":{slot},'
+            f'{{"time":{stamp},"event":"upload","job":{job},"device":{device},"slot":{slot},'
             f'"version":{version},"staleness":{staleness}}}'
         )
 

@@ -111,11 +111,16 @@ class RunFolder:
             raise cannot_record(error, self.path) from error
 
     def positions(self) -> dict[str, int]:
-        """Syncs both files to disk and returns their lengths in bytes."""
+        """The lengths of both files in bytes, with everything recorded so far."""
         self._write()
         for file in (self._events, self._metrics):
-            os.fsync(file.fileno())
+            file.flush()
         return {EVENTS: self._events.tell(), METRICS: self._metrics.tell()}
+
+    def sync(self) -> None:
+        """Returns when all `positions` taken so far are on disk; any thread may call it."""
+        for file in (self._events, self._metrics):
+            os.fsync(file.fileno())
 
     def rows(self) -> list[Evaluated]:
         """All evaluations so far, including those from before a resume."""
@@ -124,11 +129,12 @@ class RunFolder:
 
     def save_model(self, tensors: Mapping[str, Tensor]) -> None:
         """Writes the last global model."""
-        write_atomic(self.path / MODEL, save(dict(tensors)))
+        save_model(self.path / MODEL, tensors)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes ``summary.json``, which marks the run as finished, and closes the folder."""
         self.positions()
+        self.sync()
         write_atomic(self.path / SUMMARY, as_json(summary))  # before the lock is released: no process may resume it
         self.close()
 
@@ -139,6 +145,7 @@ class RunFolder:
             return
         with contextlib.suppress(RunStopped, OSError):
             self.positions()
+            self.sync()
         for file in (self._events, self._metrics):
             with contextlib.suppress(OSError):
                 file.close()
@@ -149,3 +156,8 @@ def read_metrics(path: Path) -> list[Evaluated]:
     lines = (path / METRICS).read_text(encoding="utf-8").splitlines()[1:]
     kinds = Evaluated.__annotations__.values()
     return [Evaluated(*(kind(text) for kind, text in zip(kinds, line.split(","), strict=True))) for line in lines]
+
+
+def save_model(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a model in safetensors format, atomically."""
+    write_atomic(path, save(dict(tensors)))

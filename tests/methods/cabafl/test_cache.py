@@ -1,6 +1,7 @@
 """The two-level cache: ranks in the similarity history and the screening rule."""
 
 import time
+from array import array
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ def test_rank_is_the_first_position_in_the_sorted_history(values: list[float]) -
 
 def test_rank_stays_fast_with_many_entries() -> None:
     history = SimilarityHistory()
-    history.values = [i / 100_000 for i in range(100_000)]
+    history.values = array("d", [i / 100_000 for i in range(100_000)])
     started = time.process_time()
     for i in range(1_000):
         history.insert(i / 1_000)

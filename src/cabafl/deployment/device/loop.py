@@ -1,215 +1,247 @@
-"""The device process. It stays resident, with torch, data and model in memory, and answers messages.
+"""The device process. It stays connected and resident, with torch, data and model in memory, from run to run."""
 
-Flower itself would start a new Python process for every message.
-"""
-
-import logging
 import queue
+import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
-from flwr.app import Context, Error, Message, RecordDict
-
-from cabafl.deployment.flower.internals import RETRY_CAP, DeviceConnection, Halted, Link, Refused, Retrier
-from cabafl.deployment.heartbeat import every
-from cabafl.deployment.wire import TRAIN
+from cabafl.deployment.device.session import (
+    Action,
+    Complain,
+    Describe,
+    Fetch,
+    Join,
+    Leave,
+    Publish,
+    Session,
+    Stop,
+    Train,
+)
+from cabafl.deployment.device.terms import AgainstTerms, tellable
+from cabafl.deployment.greeting import Greeting
+from cabafl.deployment.log import Log
+from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
+from cabafl.deployment.mqtt.link import Account, Connected, Disconnected, Link, Packet, Will
 from cabafl.errors import UserError
 
-Handler = Callable[[Message, Context], Message]
-NodeConfig = dict[str, bool | float | int | str]
-
-STOP_CHECK_INTERVAL = 0.2  # seconds
-SHUTDOWN_TIMEOUT = 10.0  # seconds to finish an answer that is not a training
-BACK_OFF = 20  # the pause between polls is the time since the last message divided by this
-HANDLER_FAILED = 2  # Flower's error code of a reply
-_log = logging.getLogger(__name__)
+READY_INTERVAL = 5.0  # seconds between two looks at the device's own conditions
+WILL_DELAY = 10  # seconds without connection after which a device counts as gone
+SHORT_CONNECTION, MANY_SHORT = 20.0, 4  # seconds; this many in a row are suspicious
 
 
-@dataclass(frozen=True)
-class Polling:
-    """How often a device asks for messages, in seconds: every ``busy`` right after a message, then more and more rarely
-    up to every ``idle``, and every ``idle`` during a training.
+class Worker(Protocol):
+    """What computes on a device; see `participant.Participant`."""
 
-    Each request costs the SuperLink more than 10 ms, and it serves all devices on one core.
-    """
+    def join(self, greeting: Greeting) -> int:
+        """Gets ready for a run; returns the number of samples, or raises `UserError`."""
 
-    busy: float = 0.2
-    idle: float = 1.0
+    def leave(self) -> None:
+        """The run is over."""
 
+    def train(self, job: TrainingJob, cancelled: Callable[[], bool]) -> TrainingReply | None:
+        """None: cancelled."""
 
-def serve(
-    link: Link,
-    handler: Handler,
-    *,
-    private_key: Path | None = None,
-    node_config: NodeConfig | None = None,
-    heartbeat: float = 30.0,
-    polling: Polling | None = None,
-    retrier: Retrier | None = None,
-) -> None:
-    """Answers messages until SIGTERM, SIGINT or ``retrier.stop``; acts as a SuperNode with the client app ``handler``.
+    def features(self, query: FeatureQuery) -> FeatureReply:
+        """Raises `UserError` if the device refuses."""
 
-    The SuperLink counts the device as lost after twice ``heartbeat`` seconds without a heartbeat; the minimum is 10.
-    """
-    retrier = retrier or Retrier()
-    connection = DeviceConnection(link, private_key, heartbeat, retrier)
-    device = _Device(connection, handler, node_config or {}, polling or Polling(), retrier.stop)
-    try:
-        with device.signals(), every(heartbeat / 3, connection.beat):
-            device.connect()
-            device.answer_all()
-    except Halted:
-        pass
-    finally:
-        connection.close()
+    def ready(self) -> str | None:
+        """None, or why the device does not train now."""
 
 
-class _Device:
-    """Uses two threads. The main thread trains, so that a signal can interrupt a training; the receiver thread polls
-    for messages and answers all others, so that a device reports features during a training."""
+class DeviceLoop:
+    """Uses two threads. The main thread joins and trains; the listener takes packets and answers feature queries, so
+    that a device reports features while it trains."""
 
-    def __init__(
-        self,
-        connection: DeviceConnection,
-        handler: Handler,
-        node_config: NodeConfig,
-        polling: Polling,
-        stop: threading.Event,
-    ) -> None:
-        self.connection = connection
-        self.handler = handler
-        self.node_config = node_config
-        self.polling = polling
-        self.stop = stop
-        self.trainings: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self.training = False
-        self.failure: BaseException | None = None  # of the receiver thread
-        self._connecting = threading.Lock()
+    def __init__(self, device: int, account: Account, worker: Worker, log: Log) -> None:
+        self.session = Session(device, secrets.token_hex(8))
+        self.worker = worker
+        self.log = log
+        will = self.session.absence()
+        self.link = Link(account, Will(will.topic, will.payload, WILL_DELAY))
+        self.stop = threading.Event()
+        self._tasks: queue.SimpleQueue[Join | Leave | Train | None] = queue.SimpleQueue()
+        self._wanted: Join | Train | None = None  # the newest task; anything older is cancelled
+        self._lock = threading.Lock()  # of the session: both threads use it
+        self._failure: BaseException | None = None
+        self._connected: float | None = None  # since when
+        self._short = 0  # short connections in a row
+        self._slow = False  # waits longer before it connects again
 
-    def connect(self) -> None:
-        """Goes online. After a crash the SuperLink refuses the device until it has noticed missing heartbeats."""
-        deadline = time.monotonic() + 2 * self.connection.heartbeat + 4 * RETRY_CAP
-        while True:
+    def run(self) -> None:
+        """Takes part until SIGTERM, SIGINT or ``stop``."""
+        listener = threading.Thread(target=self._listen, daemon=True)
+        with self._signals():
+            self.link.open()
+            listener.start()
             try:
-                self.connection.connect()
-            except Refused as refused:
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        f"the SuperLink refuses this device (status {refused.status}): its key is not registered, its "
-                        "clock is wrong, or another device with the same key is connected"
-                    ) from None
-                _log.warning("not admitted yet: %s", refused)
-                if self.stop.wait(RETRY_CAP):
-                    raise Halted from None
-            else:
-                _log.info("connected as node %d", self.connection.node_id)
-                return
-
-    def answer_all(self) -> None:
-        """Answers messages until stopped; raises what made the receiver thread fail."""
-        receiver = threading.Thread(target=self._receive_all, daemon=True)
-        receiver.start()
-        while not self.stop.is_set():
-            with suppress(queue.Empty):
-                message = self.trainings.get(timeout=STOP_CHECK_INTERVAL)
-                try:
-                    self.training = True
-                    reply, seconds = self._handle(message)
-                finally:
-                    self.training = False
-                self._send(reply, seconds)
-        receiver.join(SHUTDOWN_TIMEOUT)
-        if self.failure is not None:
-            raise self.failure
-
-    def _receive_all(self) -> None:
-        try:
-            last = time.monotonic()
-            pause = 0.0
-            while not self.stop.wait(pause):
-                if self._receive():
-                    last, pause = time.monotonic(), 0.0
-                elif self.training:
-                    pause = self.polling.idle
-                else:
-                    pause = min(max(self.polling.busy, (time.monotonic() - last) / BACK_OFF), self.polling.idle)
-        except Halted:
-            pass
-        except BaseException as failure:
-            self.failure = failure
-        finally:
-            self.stop.set()
-
-    def _receive(self) -> bool:
-        """Asks for a message and handles it; returns False if there was none."""
-        try:
-            message = self.connection.receive(self.polling.busy)
-        except Refused as refused:
-            self._recover(refused)
-            return True
-        if message is None:
-            return False
-        if message.has_error():
-            self._send(message, 0.0)
-        elif message.metadata.message_type == TRAIN:
-            self.trainings.put(message)
-        else:
-            self._send(*self._handle(message))
-        return True
-
-    def _send(self, reply: Message, seconds: float) -> None:
-        try:
-            if not self.connection.send(reply, seconds):
-                _log.warning("a reply was dropped: the SuperLink does not store it")
-        except Refused as refused:
-            self._recover(refused)
-
-    def _recover(self, refused: Refused) -> None:
-        """Reconnects if the SuperLink has forgotten this device (401); otherwise, e.g. 403 after the end of the run,
-        only logs."""
-        if refused.status != 401:
-            _log.warning("a message was dropped: %s", refused)
-        elif self._connecting.acquire(blocking=False):
-            try:
-                self.connect()
+                self._work()
             finally:
-                self._connecting.release()
+                self.stop.set()
+                self.link.wake()
+                listener.join(5.0)
+                gone = self.session.absence()
+                self.link.close((gone.topic, gone.payload))
+        if self._failure is not None:
+            raise self._failure
 
-    def _handle(self, message: Message) -> tuple[Message, float]:
-        """The handler's reply and the seconds it took. If the handler fails, the reply names only the exception's
-        class: its text may be private."""
-        context = Context(message.metadata.run_id, self.connection.node_id, self.node_config, RecordDict(), {})
-        started = time.monotonic()
+    # The main thread
+
+    def _work(self) -> None:
+        looked = 0.0
+        while not self.stop.is_set():
+            if time.monotonic() - looked > READY_INTERVAL:
+                looked = time.monotonic()
+                self._look()
+            try:
+                task = self._tasks.get(timeout=READY_INTERVAL)
+            except queue.Empty:
+                continue
+            if isinstance(task, Leave):
+                self.worker.leave()
+            elif isinstance(task, Join) and task is self._wanted:
+                self._join(task)
+            elif isinstance(task, Train) and task is self._wanted:
+                self._train(task)
+            elif isinstance(task, Train):
+                self._say_cancelled(task.job)
+
+    def _look(self) -> None:
+        reason = self.worker.ready()
+        self._do(lambda session: session.set_ready(reason is None))
+        if reason is not None:
+            self.log.warn(f"does not train now: {reason}")
+
+    def _join(self, task: Join) -> None:
         try:
-            reply = self.handler(message, context)
-        except Halted:
-            raise
+            greeting = Greeting.read(task.greeting)
+            samples = self.worker.join(greeting)
+        except Exception as error:  # also one of the owner's loader: the device waits for another run
+            self.log.warn(f"does not take part: {error if isinstance(error, UserError) else repr(error)}")
+            text = tellable(error)
+            self._do(lambda session: session.decline(text) if session.run == task.run else [])
+        else:
+            self.log.info("joins a run", samples=samples, model=greeting.task.model)
+            self._do(lambda session: session.joined(task.run, greeting.weights, samples))
+
+    def _train(self, task: Train) -> None:
+        job = task.job
+        try:
+            reply = self.worker.train(job, lambda: self._wanted is not task or self.stop.is_set())
         except Exception as error:
-            _log.exception("the handler failed")
-            reply = Message(Error(HANDLER_FAILED, type(error).__name__), reply_to=message)
-        return reply, time.monotonic() - started
+            self.log.warn(f"job {job.number} fails: {error!r}")
+            text, declines = tellable(error), isinstance(error, AgainstTerms)
+            self._do(lambda session: session.fail(job.number, "declined" if declines else "crash", text))
+            if declines:
+                self._look()
+            return
+        if reply is None:
+            self._say_cancelled(job)
+            return
+        self.log.info(f"job {job.number}", seconds=round(reply.seconds, 2), joules=round(reply.joules, 1))
+        self._do(lambda session: session.answer(job.number, reply))
+
+    def _say_cancelled(self, job: TrainingJob) -> None:
+        self.log.info(f"job {job.number} is cancelled")
+        if not self.stop.is_set():
+            self._do(lambda session: session.fail(job.number, "cancelled", "cancelled"))
+
+    # The listener
+
+    def _listen(self) -> None:
+        try:
+            while not self.stop.is_set():
+                item = self.link.incoming.get()
+                if isinstance(item, Packet):
+                    self._do(lambda session, item=item: session.take(item.topic, item.payload))  # type: ignore[misc]
+                elif isinstance(item, Connected):
+                    self._connect()
+                elif isinstance(item, Disconnected):
+                    self._disconnect(item)
+        except BaseException as failure:
+            self._failure = failure
+            self.stop.set()
+            self._tasks.put(None)
+
+    def _connect(self) -> None:
+        self.log.info("connected")
+        self._connected = time.monotonic()
+        self.link.subscribe(*self.session.subscriptions)
+        self._do(lambda session: session.connected(self.link.packet_limit))
+
+    def _disconnect(self, lost: Disconnected) -> None:
+        """Some brokers do not tell a client that another one has taken its place: then connections are short."""
+        self.log.warn(lost.text)
+        if self._connected is not None:
+            short = time.monotonic() - self._connected < SHORT_CONNECTION
+            self._short = self._short + 1 if short else 0
+            self.link.slow_down(short and self._slow)
+            self._slow = short and self._slow
+        self._connected = None
+        if lost.taken_over or self._short >= MANY_SHORT:
+            self._short = 0
+            self.log.warn("the broker ends each connection soon: another process may use this device's certificate")
+            self._slow = True
+            self.link.slow_down()
+
+    # Both
+
+    def _do(self, ask: Callable[[Session], list[Action]]) -> None:
+        """Messages leave in the order in which the session makes them: the last presence counts."""
+        with self._lock:
+            actions = ask(self.session)
+            for action in actions:
+                if isinstance(action, Publish):
+                    self.link.publish(action.topic, action.payload, action.retain)
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        if isinstance(action, Fetch):
+            pieces = f"{action.topic}/+"
+            (self.link.subscribe if action.on else self.link.unsubscribe)(pieces)
+        elif isinstance(action, Join | Train):
+            self._wanted = action
+            self._tasks.put(action)
+        elif isinstance(action, Leave):
+            self._wanted = None
+            self._tasks.put(action)
+        elif isinstance(action, Stop):
+            if isinstance(self._wanted, Train) and self._wanted.job.number <= action.job:
+                self._wanted = None
+        elif isinstance(action, Describe):
+            self._describe(action.query)
+        elif isinstance(action, Complain):
+            self.log.warn(action.text)
+
+    def _describe(self, query: FeatureQuery) -> None:
+        try:
+            reply = self.worker.features(query)
+        except Exception as error:
+            self.log.warn(f"a feature query is not answered: {error}")
+            text = tellable(error)
+            self._do(lambda session: session.refuse(query.number, text))
+        else:
+            self._do(lambda session: session.describe(query.number, reply))
 
     @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Lets SIGTERM and SIGINT stop the device. Does nothing outside of the main thread, which gets all signals."""
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT stop the device after the current batch; tests may run it in another thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+
+        def halt(number: int, frame: FrameType | None) -> None:
+            self.stop.set()
+            self._tasks.put(None)
+
+        before = {number: signal.signal(number, halt) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            for number, action in before.items():
-                signal.signal(number, action)
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        """Aborts a training at once; everything else ends by itself soon."""
-        self.stop.set()
-        if self.training:
-            raise Halted
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,159 +1,238 @@
 """What a device does with messages: it keeps its data and models in memory, trains, and computes features.
 
-The server gets the number of samples, trained weights, features, seconds and joules, and nothing else.
+The server gets the number of samples, trained weights, features, seconds and joules, and nothing else; and the device's
+own terms come first (`terms.py`).
 """
 
 import importlib
 import logging
 import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import Context, Message, RecordDict
 
 from cabafl.assembly import make_data
-from cabafl.config import Experiment
-from cabafl.data.dataset import Dataset, Split
+from cabafl.config import DataSection, Experiment
+from cabafl.data.dataset import Split
 from cabafl.data.partition import Partition
-from cabafl.deployment import wire
-from cabafl.deployment.device.energy import Meter, find_meter
+from cabafl.deployment.device.allowance import Allowance
+from cabafl.deployment.device.conditions import Conditions
+from cabafl.deployment.device.energy import SYSTEM, Meter, find_meter
+from cabafl.deployment.device.limits import apply_limits, memory_failures
+from cabafl.deployment.device.terms import AgainstTerms
 from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
-from cabafl.deployment.messages import FeatureQuery, TrainingJob, TrainingReply
+from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
 from cabafl.errors import UserError
-from cabafl.learning.dp import epsilon, steps_per_epoch
+from cabafl.learning.dp import epsilon_of, sampling_rate
 from cabafl.learning.spec import TaskSpec
-from cabafl.learning.task import Task, Trained
-from cabafl.methods.base import Objective, Weights
+from cabafl.learning.task import Task, TrainingResult
+from cabafl.learning.training import Cancelled
 
 SELF = 0  # this device's number in a partition of one
+QUESTIONS = "state/questions.json"  # in the device's folder
+CANCEL_CHECK_INTERVAL = 0.05  # seconds, while a job only waits
 _log = logging.getLogger(__name__)
 
 
 class Participant:
-    """Answers messages. Features use a second model, so that they can be computed during a training."""
+    """Answers one server. Features use a second model, so that they can be computed during a training.
 
-    def __init__(self, device: Device) -> None:
+    Raises `UserError` if a condition, a limit or the memory of earlier questions cannot be used on this machine.
+    """
+
+    def __init__(self, device: Device, system: Path = SYSTEM, clock: Callable[[], float] = time.time) -> None:
+        apply_limits(device.limits)
         torch.set_num_threads(device.threads)
         self.device = device
-        self.meter: Meter = find_meter(device.watts)
+        self.meter: Meter = find_meter(device.watts, system)
         self.greeting: Greeting | None = None
+        self._conditions = Conditions(device.when, system, clock)
+        self._allowance = Allowance(device.folder / QUESTIONS, device.terms.feature_questions_per_day, clock)
         self._trains: Task | None = None
         self._describes: Task | None = None
-        self._steps = 0  # of DP-SGD since the process started
+        self._samples: tuple[object, Split] | None = None  # with the settings they follow from
+        self._steps: Counter[tuple[float, float]] = Counter()  # of DP-SGD since the process started
         _log.info("energy: %s", self.meter.source)
 
-    def __call__(self, message: Message, context: Context) -> Message:
-        """The reply to a message; raises on any failure."""
-        kind = message.metadata.message_type
-        if kind == wire.HELLO:
-            greeting = Greeting.read(wire.decode_greeting(message.content))
-            fresh = greeting != self.greeting
-            content = wire.encode_hello(self.join(greeting), fresh)
-        elif kind == wire.FEATURES:
-            query = wire.decode_feature_query(message.content, self._length())
-            content = wire.encode_features(self._features(query))
-        elif kind == wire.TRAIN:
-            content = self._train(wire.decode_job(message.content, self._length()))
-        else:
-            raise wire.Malformed(f"message type {kind[:40]!r}")
-        return Message(content=content, reply_to=message)
-
     def join(self, greeting: Greeting) -> int:
-        """Loads data and models for an experiment, unless they are loaded already; returns the number of samples."""
+        """Loads data and models for an experiment, unless they are loaded already; returns the number of samples.
+
+        Raises `UserError` if the device cannot take part, `AgainstTerms` if it must not.
+        """
         if greeting != self.greeting or self._trains is None:
-            self._trains = make_task(self.device, greeting)
-            self._describes = make_task(self.device, greeting, self._trains)
+            self.leave()
+            self._prepare(greeting)
             self.greeting = greeting
-        samples = len(self._trains.dataset.train)
-        _log.info("ready: %s on %d samples", greeting.task.model, samples)
-        return samples
+        assert self._trains is not None
+        return len(self._trains.dataset.train)
 
-    def _length(self) -> int:
-        if self.greeting is None:
-            raise UserError("a job came before a greeting")
-        return self.greeting.weights
+    def _prepare(self, greeting: Greeting) -> None:
+        terms, privacy = self.device.terms, greeting.task.privacy
+        terms.check(privacy)
+        _check_model(self.device, greeting.task.model)
+        spec = greeting.task.model_copy(update={"privacy": terms.applied(privacy)})
+        try:
+            with memory_failures(self.device.limits):
+                own = self._load_samples(greeting)
+                tasks = [_make_task(spec, own, self.device.processor, greeting.weights) for _ in range(2)]
+        except MemoryError as error:
+            raise UserError(f"model = {spec.model!r}: {error} with this device's samples") from None
+        self._trains, self._describes = tasks
+        _log.info("ready: %s on %d samples", spec.model, len(own))
+        _log.info("terms: %s", "; ".join(terms.decisions(privacy)))
 
-    def _train(self, job: TrainingJob) -> RecordDict:
-        """Trains, then sleeps until ``pace`` seconds have passed, so that a fast machine can imitate a slow one."""
-        task = self._trains
-        assert task is not None
+    def leave(self) -> None:
+        """Drops models and greeting: the run is over. The samples stay, in case the next run uses the same."""
+        self.greeting = self._trains = self._describes = None
+
+    def ready(self) -> str | None:
+        """Why the device must not begin a job now, without anything private; None: it may."""
+        return self._conditions.unmet()
+
+    def train(self, job: TrainingJob, cancelled: Callable[[], bool]) -> TrainingReply | None:
+        """Trains, then waits until ``pace`` seconds have passed, so that a fast machine can imitate a slow one. Returns
+        None soon after ``cancelled`` says so.
+
+        Raises `AgainstTerms` if a condition does not hold. A job that has begun is finished even if one ceases to.
+        """
+        task = _joined(self._trains)
+        if (reason := self.ready()) is not None:
+            raise AgainstTerms(f"not now: {reason}")
         began = time.perf_counter()
-        results: list[Trained] = []
+        steps = _Steps(cancelled)
+        results: list[TrainingResult] = []
 
         def work() -> None:
-            results.append(task.train(job.number, SELF, job.weights, job.objective))
-            left = 0.0 if self.device.pace is None else self.device.pace - (time.perf_counter() - began)
-            if left > 0:
-                time.sleep(left)
+            results.append(task.train(job.number, SELF, job.weights, job.objective, steps))
+            self._keep_pace(began, cancelled)
 
-        joules = self.meter.joules(work)
+        try:
+            with memory_failures(self.device.limits):
+                joules = self.meter.joules(work)
+        except Cancelled:
+            _log.info("job %d: cancelled after %.2f s", job.number, time.perf_counter() - began)
+            return None
+        finally:
+            self._account(task, steps.taken)
         seconds = time.perf_counter() - began
         _log.info("job %d: %.2f s, %.1f J", job.number, seconds, joules)
-        self._account(task, job.objective)
         [trained] = results
-        return wire.encode_reply(TrainingReply(trained.weights, seconds, joules, trained.loss))
+        return TrainingReply(trained.weights, seconds, joules, trained.loss)
 
-    def _account(self, task: Task, objective: Objective) -> None:
-        """Logs the epsilon spent by all trainings so far; it stays on the device."""
-        if task.dp is None:
+    def _keep_pace(self, began: float, cancelled: Callable[[], bool]) -> None:
+        end = began + (self.device.pace or 0.0)
+        while (left := end - time.perf_counter()) > 0:
+            if cancelled():
+                raise Cancelled
+            time.sleep(min(left, CANCEL_CHECK_INTERVAL))
+
+    def _account(self, task: Task, steps: int) -> None:
+        """Logs the epsilon spent by all trainings so far; it stays on the device. Steps of a job that was cancelled or
+        failed count too."""
+        if task.dp is None or not steps:
             return
-        training, delta = task.spec.training, task.spec.privacy.dp_delta
-        samples = len(task.dataset.train)
-        self._steps += (objective.epochs or training.epochs) * steps_per_epoch(samples, training.batch_size)
-        spent = epsilon(task.dp, samples, training.batch_size, self._steps, delta)
+        rate = sampling_rate(len(task.dataset.train), task.spec.training.batch_size)
+        self._steps[task.dp.noise, rate] += steps
+        delta = task.spec.privacy.dp_delta
+        spent = epsilon_of(self._steps, delta)
         _log.info("privacy since the start of this process: epsilon %.2f at delta %g", spent, delta)
 
-    def _features(self, query: FeatureQuery) -> Weights:
-        assert self._describes is not None
-        row: Weights = self._describes.features(query.weights, query.kind, [SELF])[0]
-        return row
+    def features(self, query: FeatureQuery) -> FeatureReply:
+        """Answers a feature question; raises `AgainstTerms` if the device's terms forbid it."""
+        task = _joined(self._describes)
+        self.device.terms.check_question(query.kind, task.spec.privacy)
+        self._allowance.spend()
+        with memory_failures(self.device.limits):
+            return FeatureReply(task.features(query.weights, query.kind, [SELF])[0])
+
+    def _load_samples(self, greeting: Greeting) -> Split:
+        """The samples of the experiment before, if this one's follow from the same settings."""
+        settings = _sample_settings(self.device, greeting)
+        if self._samples is None or self._samples[0] != settings:
+            self._samples = None  # before the others are loaded: memory may not suffice for both
+            self._samples = settings, _own_samples(self.device, greeting)
+        samples = self._samples[1]
+        if self.device.data is not None:
+            _check_samples(samples, self.device.data, greeting.task)
+        return samples
 
 
-def make_task(device: Device, greeting: Greeting, like: Task | None = None) -> Task:
-    """The device's samples and a model; takes the samples from the task ``like`` if given. Raises `UserError` if the
-    device cannot or must not run the model."""
-    name = greeting.task.model
+class _Steps:
+    """Counts the steps of a training, each of which it is asked about before (see `Stop`)."""
+
+    def __init__(self, cancelled: Callable[[], bool]) -> None:
+        self.taken = 0
+        self._cancelled = cancelled
+
+    def __call__(self) -> bool:
+        if self._cancelled():
+            return True
+        self.taken += 1
+        return False
+
+
+def _check_model(device: Device, name: str) -> None:
+    """Raises `UserError` if the device must not run the model: no code the server names."""
     if ":" in name and not device.allow_modules:
         raise UserError(
             f"model = {name!r}: not a built-in model; accepted: the models of `cabafl models`, or any installed one "
             "with allow_modules = true in device.toml"
         )
-    dataset = like.dataset if like is not None else _own_samples(device, greeting)
-    count = len(dataset.train)
-    whole = Partition(np.arange(count), np.array([0, count]))
-    task = greeting.task.build(dataset, whole, device.processor, repeatable=False)
-    if task.model.layout.size != greeting.weights:
-        raise UserError(f"model = {name!r}: {task.model.layout.size} weights here, {greeting.weights} on the server")
+
+
+def _make_task(spec: TaskSpec, samples: Split, processor: str, weights: int) -> Task:
+    """The device's samples and a model of ``weights`` numbers."""
+    dataset = spec.dataset(samples, samples.select(torch.zeros(0, dtype=torch.int64)))
+    whole = Partition(np.arange(len(samples)), np.array([0, len(samples)]))
+    task = spec.build(dataset, whole, processor, repeatable=False)
+    if task.model.layout.size != weights:
+        raise UserError(f"model = {spec.model!r}: {task.model.layout.size} weights here, {weights} on the server")
     return task
 
 
-def _own_samples(device: Device, greeting: Greeting) -> Dataset:
+def _joined(task: Task | None) -> Task:
+    if task is None:
+        raise UserError("a job came before a greeting")
+    return task
+
+
+def _sample_settings(device: Device, greeting: Greeting) -> tuple[str] | tuple[int, DataSection]:
+    """Everything the device's samples follow from; the server's folder and test samples are not part of it."""
     if device.data is not None:
-        train = _loaded(device.data, greeting.task)
-    else:
-        data = greeting.data.model_copy(update={"root": device.root})
-        dataset, partition = make_data(Experiment(seed=greeting.task.seed, data=data))
-        if device.partition >= len(partition):
-            raise UserError(f"partition-id = {device.partition}: accepted: 0 to {len(partition) - 1}")
-        train = dataset.train.select(torch.from_numpy(partition.device(device.partition)))
-    nothing = train.select(torch.zeros(0, dtype=torch.int64))
-    return greeting.task.dataset(train, nothing)
+        return (device.data,)
+    return greeting.task.seed, greeting.data.model_copy(update={"root": None, "test_limit": None})
 
 
-def _loaded(name: str, task: TaskSpec) -> Split:
+def _own_samples(device: Device, greeting: Greeting) -> Split:
+    if device.data is not None:
+        return _loaded(device.data)
+    data = greeting.data.model_copy(update={"root": device.root})
+    dataset, partition = make_data(Experiment(seed=greeting.task.seed, data=data))
+    if device.partition >= len(partition):
+        raise UserError(f"partition-id = {device.partition}: accepted: 0 to {len(partition) - 1}")
+    return dataset.train.select(torch.from_numpy(partition.device(device.partition)))
+
+
+def _loaded(name: str) -> Split:
     """Samples from a user's function that returns ``x, y`` as arrays or tensors."""
     module, colon, function = name.partition(":")
     try:
         if not colon:
             raise ImportError("accepted: package.module:function")
         x, y = getattr(importlib.import_module(module), function)()
-        x, y = torch.as_tensor(x), torch.as_tensor(y).to(torch.int64)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        return Split(torch.as_tensor(x), torch.as_tensor(y).to(torch.int64))
+    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
         raise UserError(f"data = {name!r}: cannot be used: {error}") from None
+
+
+def _check_samples(samples: Split, name: str, task: TaskSpec) -> None:
+    x, y = samples.x, samples.y
     if tuple(x.shape[1:]) != task.input_shape or y.shape != x.shape[:1]:
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
         raise UserError(f"data = {name!r}: returns shapes {shapes}; accepted: n x {task.input_shape} and n labels")
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
         raise UserError(f"data = {name!r}: labels from {y.min()} to {y.max()}; accepted: 0 to {task.classes - 1}")
-    return Split(x, y)

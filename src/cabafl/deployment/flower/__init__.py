@@ -1,1 +1,1 @@
-"""Flower as the network between server and devices."""
+"""Flower as the network, for users of `flwr run`: its public interface only."""

@@ -5,8 +5,8 @@ configuration names the experiment, the node configuration the device's part of 
 """
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -16,36 +16,33 @@ from cabafl.assembly import make_server_task
 from cabafl.config import Experiment, load_experiment
 from cabafl.deployment import wire
 from cabafl.deployment.device.participant import Participant
+from cabafl.deployment.device.terms import Terms
+from cabafl.deployment.flower.carrier import HELLO, PIECE, TRAIN, FlowerCarrier, from_record, to_record
 from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
-from cabafl.deployment.server.serve import for_devices, serve
+from cabafl.deployment.log import Log
+from cabafl.deployment.messages import FeatureQuery, TrainingJob
+from cabafl.deployment.server.carrier import RunOnFleet
+from cabafl.deployment.server.serve import Station, for_devices, serve
+from cabafl.methods.base import FeatureKind
 
 client = ClientApp()
 server = ServerApp()
 
 
 class PlainGrid:
-    """See `Transport`: the grid Flower passes to a server app, with the first ``devices`` nodes that connect."""
+    """See `server.carrier.Network`: the grid that Flower passes to a server app, with the first ``count`` nodes that
+    connect."""
 
-    def __init__(self, grid: Grid, devices: int) -> None:
+    def __init__(self, grid: Grid, count: int) -> None:
         self.grid = grid
-        self.devices = devices
+        self.devices = range(count)
 
-    def nodes(self) -> Mapping[int, int]:
+    def open(self, run: RunOnFleet, log: Log) -> FlowerCarrier:
         """Waits until enough nodes are online."""
-        while len(found := sorted(self.grid.get_node_ids())) < self.devices:
+        while len(found := sorted(self.grid.get_node_ids())) < len(self.devices):
             time.sleep(1.0)
-        return dict(enumerate(found[: self.devices]))
-
-    def open(self, max_bytes: int, resumed: bool, again: bool = False) -> Grid:
-        """Always the same grid: Flower makes one per process."""
-        return self.grid
-
-    def interrupt(self) -> None:
-        """Does nothing: no call of this grid waits."""
-
-    def close(self, finished: bool) -> None:
-        """Does nothing: Flower closes its grid itself."""
+        return FlowerCarrier(self.grid, dict(enumerate(found[: len(self.devices)])), run, log)
 
 
 def _experiment(context: Context) -> tuple[Experiment, int]:
@@ -59,17 +56,37 @@ def _experiment(context: Context) -> tuple[Experiment, int]:
 def main(grid: Grid, context: Context) -> None:
     """Runs the experiment named by the run configuration."""
     experiment, devices = _experiment(context)
-    serve(experiment, PlainGrid(grid, devices), Path(str(context.run_config["out"])), warn=print)
+    serve(experiment, PlainGrid(grid, devices), Station(Path(str(context.run_config["out"])), Log()))
 
 
 def _handle(message: Message, context: Context) -> Message:
+    """The answer of a device. Its samples and its model are loaded anew: this process lives for one message."""
     experiment, devices = _experiment(context)
     partition = int(context.node_config["partition-id"])
-    participant = Participant(Device(Path.cwd(), "", partition, partition, root=experiment.data.root))
-    samples = participant.join(Greeting.of(experiment, make_server_task(experiment), devices))
-    if message.metadata.message_type == wire.HELLO:
-        return Message(content=wire.encode_hello(samples, fresh=False), reply_to=message)
-    return participant(message, context)
+    own = Device(Path.cwd(), "", partition, partition, root=experiment.data.root, terms=Terms(labels=True))
+    participant = Participant(own)
+    greeting = Greeting.of(experiment, make_server_task(experiment), devices)
+    samples = participant.join(greeting)
+    lengths = {"greeting": 0, "job": greeting.weights, "query": greeting.weights}
+    record = from_record(message.content, wire.message_limit(greeting.weights), lengths)
+    if record.problem:
+        raise wire.Malformed(record.problem)
+    packets = _answer(participant, message.metadata.message_type, record, samples)
+    return Message(content=to_record(packets), reply_to=message)
+
+
+def _answer(participant: Participant, kind: str, record: wire.WireRecord, samples: int) -> list[bytes]:
+    run = record.text("run")
+    if kind == HELLO:
+        return wire.encode("here", {"run": run, "process": "flower", "samples": samples, "declined": ""})
+    if kind == TRAIN:
+        job = TrainingJob(record.count("job"), record.vector, wire.objective_of(record))
+        reply = participant.train(job, lambda: False)
+        assert reply is not None
+        return wire.encode("trained", wire.reply_values(run, job.number, reply), reply.weights, PIECE)
+    [feature_kind] = [known for known in get_args(FeatureKind) if known == record.text("features")]
+    query = FeatureQuery(record.count("query"), record.vector, feature_kind)
+    return wire.encode("features", {"run": run, "query": query.number}, participant.features(query).features, PIECE)
 
 
 client.train()(_handle)

@@ -1,30 +1,26 @@
-"""Flower as the network between server and devices."""
+"""Flower's grid as the network of a run: see `server.carrier.Carrier`. The grid is polled."""
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Protocol
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from cabafl.deployment import wire
-from cabafl.deployment.messages import Answer, FeatureQuery, FeatureReply, Hello, TrainingJob, TrainingReply, Trouble
+from cabafl.deployment.log import Log
+from cabafl.deployment.messages import Described, Gone, Here, JobFailed, News, Nonsense, Trained
+from cabafl.deployment.server.carrier import Delivery, RunOnFleet
 from cabafl.methods.base import FeatureKind, Job, Weights
 
-UNAVAILABLE = 3  # Flower's error codes of replies: fetched by an earlier server, or expired
-MALFORMED = 0
-REPLY_OVERHEAD = 100_000  # bytes of a reply besides its weights
-UNDELIVERABLE = "undeliverable-"  # prefix of our IDs for messages to nodes unknown to the network
-
-
-def reply_limit(weights: int) -> int:
-    """Bytes of the largest reply accepted: twice the model, so that a wrong layout is reported as such."""
-    return 8 * weights + REPLY_OVERHEAD
+TRAIN, FEATURES, HELLO = "train", "query.features", "query.hello"  # message types
+PIECE = 4 << 20  # bytes per value of a record
+POLL_INTERVAL = 0.2  # seconds
+NODE_INTERVAL = 2.0  # seconds between two looks at which nodes are online
+_RECORD = "message"
 
 
 class Grid(Protocol):
-    """The part of Flower's grid, and of `FleetGrid`, that is used here."""
-
-    @property
-    def run(self) -> Any: ...
+    """The part of Flower's grid that is used here."""
 
     def get_node_ids(self) -> Iterable[int]: ...
 
@@ -33,81 +29,158 @@ class Grid(Protocol):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
 
 
+class Sent(NamedTuple):
+    """A message without an answer yet; ``number`` is that of its job or query."""
+
+    kind: str
+    device: int
+    number: int
+
+
+def to_record(packets: Sequence[bytes]) -> RecordDict:
+    """The packets of one message as the content of a Flower message."""
+    return RecordDict({_RECORD: ConfigRecord({str(number): packet for number, packet in enumerate(packets)})})
+
+
+def from_record(record: RecordDict, limit: int, lengths: Mapping[str, int]) -> wire.WireRecord:
+    """The reverse of `to_record`, strict: raises `wire.Malformed`."""
+    values = record.get(_RECORD)
+    if set(record) != {_RECORD} or not isinstance(values, ConfigRecord):
+        raise wire.Malformed("not a record of packets")
+    assembler, content = wire.Assembler(limit), None
+    for number in range(len(values)):
+        packet = values.get(str(number))
+        if not isinstance(packet, bytes):
+            raise wire.Malformed(f"no packet {number}")
+        content = assembler.add(packet)
+    if content is None:
+        raise wire.Malformed("packets are missing")
+    return wire.decode(content, lengths)
+
+
 class FlowerCarrier:
-    """See `Carrier`. ``length`` is the number of weights of a model, ``feature_width`` the number of features of each
-    kind, ``ttl`` the seconds after which an unanswered message expires."""
+    """One run on Flower's grid with a fixed set of nodes. Flower cannot cancel or recall a message; a job that is lost
+    comes back as an error, or expires."""
 
-    def __init__(
-        self, grid: Grid, greeting: str, length: int, feature_width: Callable[[FeatureKind], int], ttl: float
-    ) -> None:
+    connections = 1
+
+    def __init__(self, grid: Grid, nodes: Mapping[int, int], run: RunOnFleet, log: Log) -> None:
         self.grid = grid
-        self.greeting = greeting
-        self.length = length
-        self.feature_width = feature_width
-        self.ttl = ttl
-        self._kinds: dict[str, str] = {}  # by message ID; messages sent by an earlier process are jobs
-        self._asked_width = 0  # number of features of the last query
-        self._undeliverable = 0
+        self.nodes = nodes  # by device
+        self.run = run
+        self.log = log
+        self._online: set[int] = set()  # devices
+        self._looked = 0.0
+        self._sent: dict[str, Sent] = {}  # by message ID
+        self._width = 0
+        self._woken = False
 
     @property
-    def network(self) -> str:
-        """The run ID at the SuperLink."""
-        return str(self.grid.run.run_id)
+    def steady(self) -> bool:
+        """See `Carrier`: every node that is online has answered the greeting."""
+        return self._looked > 0 and all(sent.kind != HELLO for sent in self._sent.values())
 
-    @property
-    def settling(self) -> bool:
-        """See `Carrier`; Flower's own grid never is."""
-        return bool(getattr(self.grid, "settling", False))
+    def removed(self) -> frozenset[int]:
+        """Flower decides itself whom it admits."""
+        return frozenset()
 
-    def nodes(self) -> set[int]:
+    def receive(self, timeout: float) -> list[Delivery]:
         """See `Carrier`."""
-        return set(self.grid.get_node_ids())
+        deadline = time.monotonic() + timeout
+        while True:
+            found = [*self._presence(), *self._answers()]
+            if found or self._woken or time.monotonic() >= deadline:
+                self._woken = False
+                return [Delivery(news) for news in found]
+            time.sleep(min(POLL_INTERVAL, max(0.0, deadline - time.monotonic())))
 
-    def greet(self, node: int) -> str:
-        """See `Carrier`."""
-        return self._push(node, wire.HELLO, wire.encode_greeting(self.greeting))
+    def confirm(self, deliveries: Sequence[Delivery]) -> None:
+        """Flower deletes a message when it is pulled."""
 
-    def send(self, node: int, job: Job) -> str:
-        """See `Carrier`. Slot, version and earlier devices are not sent: a job does not reveal where its model was."""
-        return self._push(node, wire.TRAIN, wire.encode_job(TrainingJob(job.number, job.weights, job.objective)))
+    def _presence(self) -> list[News]:
+        if time.monotonic() - self._looked < NODE_INTERVAL:
+            return []
+        self._looked = time.monotonic()
+        here = set(self.grid.get_node_ids())
+        online = {device for device, node in self.nodes.items() if node in here}
+        for device in sorted(online - self._online):
+            self._push(HELLO, device, 0, wire.encode("greeting", self._greeting()))
+        gone: list[News] = [Gone(device) for device in sorted(self._online - online)]
+        self._online = online
+        return gone
 
-    def ask(self, node: int, weights: Weights, kind: FeatureKind) -> str:
-        """See `Carrier`."""
-        self._asked_width = self.feature_width(kind)
-        return self._push(node, wire.FEATURES, wire.encode_feature_query(FeatureQuery(weights, kind)))
+    def _greeting(self) -> dict[str, wire.Value]:
+        return {"run": self.run.id, "greeting": self.run.greeting}
 
-    def receive(self, messages: Collection[str]) -> list[Answer]:
-        """See `Carrier`. A message to a node unknown to the network is answered with `Trouble`."""
-        undeliverable = [name for name in messages if name.startswith(UNDELIVERABLE)]
-        answers = [Answer(name, Trouble("crash", "the network does not know this device")) for name in undeliverable]
-        sent = [name for name in messages if not name.startswith(UNDELIVERABLE)]
-        for reply in self.grid.pull_messages(sent) if sent else ():
-            name = reply.metadata.reply_to_message_id
-            answers.append(Answer(name, self._decode(self._kinds.pop(name, wire.TRAIN), reply)))
-        return answers
+    def _answers(self) -> list[News]:
+        news = []
+        for reply in self.grid.pull_messages(list(self._sent)) if self._sent else ():
+            sent = self._sent.pop(reply.metadata.reply_to_message_id, None)
+            if sent is not None:
+                news.append(self._read(sent, reply))
+        return news
 
-    def _push(self, node: int, kind: str, content: RecordDict) -> str:
-        [name] = self.grid.push_messages([Message(content, dst_node_id=node, message_type=kind, ttl=self.ttl)])
-        if not name:
-            self._undeliverable += 1
-            return f"{UNDELIVERABLE}{self._undeliverable}"
-        self._kinds[name] = kind
-        return name
-
-    def _decode(self, kind: str, reply: Message) -> Hello | TrainingReply | FeatureReply | Trouble:
+    def _read(self, sent: Sent, reply: Message) -> News:
         if reply.has_error():
-            return _trouble(reply.error.code, reply.error.reason or "no reason given")
+            return self._failed(sent, f"Flower error {reply.error.code}", lost=True)
+        lengths = {"here": 0, "trained": self.run.weights, "failed": 0, "features": self._width, "refused": 0}
         try:
-            if kind == wire.HELLO:
-                return wire.decode_hello(reply.content)
-            if kind == wire.FEATURES:
-                return FeatureReply(wire.decode_features(reply.content, self._asked_width))
-            return wire.decode_reply(reply.content, self.length)
+            record = from_record(reply.content, wire.message_limit(self.run.weights), lengths)
         except wire.Malformed as error:
-            return Trouble("rejected", str(error))
+            return self._failed(sent, str(error))
+        expected = {HELLO: "here", TRAIN: "trained", FEATURES: "features"}[sent.kind]
+        if record.problem or record.kind != expected:
+            return self._failed(sent, record.problem or f"answers with {record.kind}")
+        if sent.kind == HELLO:
+            return Here(sent.device, record.text("process"), record.count("samples"))
+        if sent.kind == FEATURES:
+            return Described(sent.device, sent.number, record.vector)
+        return Trained(sent.device, sent.number, wire.reply_of(record))
 
+    def _failed(self, sent: Sent, text: str, lost: bool = False) -> News:
+        if sent.kind == TRAIN:
+            return JobFailed(sent.device, sent.number, "crash" if lost else "rejected", text)
+        if sent.kind == FEATURES:
+            return Described(sent.device, sent.number, None, text)
+        self._online.discard(sent.device)  # greets it again
+        return Nonsense(sent.device, text)
 
-def _trouble(code: int, reason: str) -> Trouble:
-    if code == UNAVAILABLE:
-        return Trouble("unknown", reason)
-    return Trouble("rejected" if code == MALFORMED else "crash", reason)
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """A new process is a new run for Flower: answers to an earlier one are lost, so the jobs are sent again."""
+        self.send(jobs)
+
+    def send(self, jobs: Sequence[Job]) -> None:
+        """See `Carrier`."""
+        for job in jobs:
+            values = wire.job_values(self.run.id, job.number, job.objective)
+            self._push(TRAIN, job.device, job.number, wire.encode("job", values, job.weights, PIECE))
+
+    def ask(self, query: int, weights: Weights, kind: FeatureKind, seconds: float) -> None:
+        """See `Carrier`. One message per device: Flower has no other."""
+        self._width = self.run.feature_width(kind)
+        packets = wire.encode("query", {"run": self.run.id, "query": query, "features": kind}, weights, PIECE)
+        for device in sorted(self._online):
+            self._push(FEATURES, device, query, packets)
+
+    def _push(self, kind: str, device: int, number: int, packets: Sequence[bytes]) -> None:
+        content = to_record(packets)
+        message = Message(content, dst_node_id=self.nodes[device], message_type=kind, ttl=self.run.ttl)
+        for name in self.grid.push_messages([message]):
+            if name:
+                self._sent[name] = Sent(kind, device, number)
+
+    def recall(self, job: Job) -> None:
+        """Flower delivers a message once or reports an error."""
+
+    def cancel(self, device: int, job: int) -> None:
+        """Flower has no way to do this: the late answer is ignored."""
+
+    def tidy(self, jobs: Container[int]) -> None:
+        """Nothing is kept."""
+
+    def wake(self) -> None:
+        """See `Carrier`."""
+        self._woken = True
+
+    def close(self, finished: bool) -> None:
+        """Flower closes its grid itself."""

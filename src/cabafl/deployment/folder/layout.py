@@ -1,28 +1,38 @@
 """The fleet folder and its files: settings of the fleet (``fleet.toml``) and of each device (``device.toml``)."""
 
 import ipaddress
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from cabafl.deployment.device.terms import Resources, Terms, When, function_name
+from cabafl.deployment.mqtt.topics import SERVER as SERVER
+from cabafl.deployment.mqtt.topics import user_name as user_name
+from cabafl.errors import UserError
 from cabafl.processes.children import LOOPBACK
 from cabafl.toml import read_toml, toml_value
 from cabafl.validation import validated
 
 SETTINGS = "fleet.toml"
-DEVICES = "devices"
+DEVICES, REVOKED = "devices", "revoked"
 DEVICE = "device.toml"
-PRIVATE_KEY = "device.key"
-PUBLIC_KEY = "device.pub"
-CA = "ca.crt"
+CA, CA_KEY = "ca.crt", "ca.key"
+REVOCATIONS = "crl.pem"
+ISSUED = "issued.txt"
+BROKER, OWN = "broker", "device"  # NAME.crt and NAME.key
+ACCESS = "acl"
 ACCEPTED = "a folder made by `cabafl deploy init`"
-CHUNK = 5  # MiB: Flower sends arrays in chunks of this size
+MIB = 1 << 20
+LARGEST_PACKET = (1 << 28) - 1  # bytes: the limit of MQTT itself
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
 _HOME = re.compile(r"(/[\w.-]+)+")
-_ADDRESS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
+_ADDRESS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
+_LOOPBACK_6 = "::1"
+M = TypeVar("M", bound=BaseModel)
 
 
 def _dns_name(text: str) -> str:
@@ -44,8 +54,9 @@ def _home(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    if not _ADDRESS.fullmatch(text):
-        raise ValueError("not an address; accepted: server.example.org:9092, 192.0.2.7:9092 or [2001:db8::7]:9092")
+    match = _ADDRESS.fullmatch(text)
+    if not match or not 1 <= int(match[2]) <= 65535:
+        raise ValueError("not an address; accepted: server.example.org:8883, 192.0.2.7:8883 or [2001:db8::7]:8883")
     return text
 
 
@@ -60,6 +71,7 @@ def _is_ip(text: str) -> bool:
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, AfterValidator(_dns_name)]
 Ip = Annotated[str, AfterValidator(_ip)]
+Address = Annotated[str, AfterValidator(_address)]
 
 
 class FleetSettings(BaseModel):
@@ -69,41 +81,63 @@ class FleetSettings(BaseModel):
 
     name: tuple[Name, ...] = ()
     ip: tuple[Ip, ...] = ()
-    port: Port = 9092
+    port: Port = 8883
     listen: Ip = "0.0.0.0"
-    superlink_port: Port = 9093
-    upload_limit: Annotated[int, Field(gt=CHUNK, le=1024)] = 8
+    packet_limit: Annotated[int, Field(ge=1, le=256)] = 64
+    queue_limit: Annotated[int, Field(ge=1)] = 2048
     home: Annotated[str, AfterValidator(_home)] = "/opt/cabafl"
+    broker: Address | None = None
 
     @model_validator(mode="after")
     def _reachable(self) -> "FleetSettings":
         if not self.name and not self.ip:
             raise ValueError(
                 "name, ip: none given; accepted: one or more DNS names (server.example.org) or IP addresses "
-                "(192.0.2.7) under which devices reach the server"
+                "(192.0.2.7) under which devices reach the broker"
             )
-        if self.port == self.superlink_port:
-            raise ValueError(f"superlink_port = {self.superlink_port}: the same as port; accepted: another one")
+        if self.queue_limit < self.packet_limit:
+            raise ValueError(
+                f"queue_limit = {self.queue_limit}: less than one packet; accepted: packet_limit "
+                f"({self.packet_limit}) or more"
+            )
         return self
 
     @property
     def host(self) -> str:
-        """The first name, or IP address in brackets if it needs them, under which devices reach the server."""
+        """The first name, or IP address in brackets if it needs them, under which devices reach the broker."""
         return self.name[0] if self.name else bracketed(self.ip[0])
 
     @property
     def address(self) -> str:
-        """Where devices reach the server: host and public port."""
+        """Where devices reach the broker: host and port."""
         return f"{self.host}:{self.port}"
 
     @property
-    def superlink(self) -> str:
-        """Loopback address of the SuperLink on the server."""
-        return f"{LOOPBACK}:{self.superlink_port}"
+    def endpoint(self) -> tuple[str, int]:
+        """Host and port at which the server reaches the broker: on this machine, unless ``broker`` names another."""
+        if self.broker is not None:
+            return endpoint(self.broker)
+        anywhere = {"0.0.0.0": LOOPBACK, "::": _LOOPBACK_6}
+        return anywhere.get(self.listen, self.listen), self.port
+
+    @property
+    def packet_bytes(self) -> int:
+        """The largest packet the broker accepts."""
+        return min(self.packet_limit * MIB, LARGEST_PACKET)
+
+    @property
+    def certified(self) -> tuple[list[str], list[str]]:
+        """The names and IP addresses for which the broker's certificate is valid."""
+        own = (self.endpoint[0],) if _is_ip(self.endpoint[0]) else ()
+        return (
+            list(dict.fromkeys((*self.name, "localhost"))),
+            list(dict.fromkeys((*self.ip, LOOPBACK, _LOOPBACK_6, *own))),
+        )
 
     def toml(self) -> str:
         """The content of ``fleet.toml``."""
-        return "".join(f"{key} = {toml_value(value)}\n" for key, value in self.model_dump().items())
+        given = self.model_dump(exclude_none=True)
+        return "".join(f"{key} = {toml_value(value)}\n" for key, value in given.items())
 
 
 def bracketed(ip: str) -> str:
@@ -111,22 +145,31 @@ def bracketed(ip: str) -> str:
     return f"[{ip}]" if ":" in ip else ip
 
 
+def endpoint(address: str) -> tuple[str, int]:
+    """Host, without brackets, and port of an address."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 class _DeviceFile(BaseModel):
     """The content of ``device.toml``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    server: Annotated[str, AfterValidator(_address)]
+    server: Address
     id: Annotated[int, Field(ge=0)]
     partition_id: Annotated[int, Field(ge=0, alias="partition-id")]
-    data: str | None = None
+    data: Annotated[str, AfterValidator(function_name)] | None = None
     root: str | None = None
     watts: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     processor: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
     pace: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    heartbeat: Annotated[float, Field(ge=10, le=3600)] = 30.0
+    heartbeat: Annotated[int, Field(ge=5, le=3600)] = 30
     allow_modules: bool = False
+    terms: Terms = Terms()
+    when: When = When()
+    limits: Resources = Resources()
 
 
 @dataclass(frozen=True)
@@ -143,15 +186,43 @@ class Device:
     threads: int = 1
     processor: str = "cpu"
     pace: float | None = None  # minimum seconds per job: lets a fast machine imitate a slow one
-    heartbeat: float = 30.0  # seconds; a device counts as lost after twice as long without a heartbeat
+    heartbeat: int = 30  # seconds, the keep-alive time of MQTT: after 1.5 times as long in silence it counts as lost
     allow_modules: bool = False  # let the server choose any installed class as the model
+    terms: Terms = field(default_factory=Terms)
+    when: When = field(default_factory=When)
+    limits: Resources = field(default_factory=Resources)
 
     @classmethod
     def load(cls, folder: Path) -> "Device":
         """Reads ``device.toml``; raises `UserError` if it is missing or wrong."""
-        file = validated(_DeviceFile, read_toml(folder / DEVICE, ACCEPTED))
-        values = file.model_dump(exclude={"server", "id", "partition_id"})
-        return cls(folder.resolve(), file.server, file.id, file.partition_id, **values)
+        file = _read(_DeviceFile, folder / DEVICE)
+        values: dict[str, Any] = {name: getattr(file, name) for name in type(file).model_fields}
+        return cls(folder.resolve(), partition=values.pop("partition_id"), **values)
+
+    @property
+    def user(self) -> str:
+        """Its user name and client id at the broker."""
+        return user_name(self.id)
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """Host and port of the broker."""
+        return endpoint(self.server)
+
+    @property
+    def ca(self) -> Path:
+        """The certificate of the fleet's authority."""
+        return self.folder / CA
+
+    @property
+    def certificate(self) -> Path:
+        """Its own certificate."""
+        return self.folder / f"{OWN}.crt"
+
+    @property
+    def key(self) -> Path:
+        """Its private key."""
+        return self.folder / f"{OWN}.key"
 
 
 @dataclass(frozen=True)
@@ -164,19 +235,64 @@ class FleetFolder:
     @classmethod
     def load(cls, path: Path) -> "FleetFolder":
         """Reads ``fleet.toml``; raises `UserError` if it is missing or wrong."""
-        values = read_toml(path / SETTINGS, ACCEPTED)
-        return cls(path.resolve(), validated(FleetSettings, values))
+        return cls(path.resolve(), _read(FleetSettings, path / SETTINGS))
 
     @property
     def state(self) -> Path:
         """The folder for everything written at run time."""
         return self.path / "state"
 
+    @property
+    def ca(self) -> Path:
+        """The certificate of the fleet's authority."""
+        return self.path / CA
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate with which the server connects to the broker."""
+        return self.path / f"{SERVER}.crt"
+
+    @property
+    def key(self) -> Path:
+        """The private key of the server."""
+        return self.path / f"{SERVER}.key"
+
+    @property
+    def pid_file(self) -> Path:
+        """Written by a broker that was started from this folder."""
+        return self.state / "broker" / "pid"
+
+    def device_ids(self) -> frozenset[int]:
+        """The IDs of all devices of the fleet. Lists two folders and reads no file, so that a server can follow
+        changes."""
+        return _numbers(self.path / DEVICES) - self.revoked_ids()
+
+    def revoked_ids(self) -> frozenset[int]:
+        """The IDs of devices that were removed. They are never used again."""
+        return _numbers(self.path / REVOKED)
+
     def device_folders(self) -> dict[int, Path]:
-        """The devices' folders by ID; incomplete ones have names that are not numbers and are skipped."""
-        found = (path for path in (self.path / DEVICES).iterdir() if path.name.isdecimal())
-        return dict(sorted((int(path.name), path) for path in found))
+        """The devices' folders by ID. Incomplete ones have names that are not numbers and are skipped; removed devices
+        are none, even if their folder has been copied here again."""
+        found = {int(path.name): path for path in (self.path / DEVICES).iterdir() if path.name.isdecimal()}
+        return {number: found[number] for number in sorted(found.keys() - self.revoked_ids())}
 
     def devices(self) -> list[Device]:
         """All devices, ordered by ID."""
         return [Device.load(folder) for folder in self.device_folders().values()]
+
+
+def _numbers(folder: Path) -> frozenset[int]:
+    try:
+        with os.scandir(folder) as found:
+            return frozenset(int(entry.name) for entry in found if entry.name.isdecimal())
+    except FileNotFoundError:
+        return frozenset()
+
+
+def _read(model: type[M], file: Path) -> M:
+    values = read_toml(file, ACCEPTED)
+    try:
+        return validated(model, values)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None

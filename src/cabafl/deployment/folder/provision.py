@@ -1,124 +1,118 @@
-"""Makes fleet folders: keys, certificates, configuration, systemd units.
+"""Makes fleet folders: keys, certificates, configuration of the broker, systemd units.
 
 Every folder is built under a temporary name and then renamed: a folder that exists is complete.
 """
 
-import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 
-from cabafl.deployment.folder.certificates import (
-    make_authority,
-    make_device_key,
-    make_server,
-    write_certificate,
-    write_device_key,
-    write_key,
-)
+from cryptography.x509 import Certificate
+
+from cabafl.deployment.folder.certificates import Authority, make_key, pem, write_key
 from cabafl.deployment.folder.layout import (
+    BROKER,
     CA,
+    CA_KEY,
     DEVICE,
     DEVICES,
-    PRIVATE_KEY,
-    PUBLIC_KEY,
+    ISSUED,
+    OWN,
+    REVOCATIONS,
+    REVOKED,
+    SERVER,
     SETTINGS,
     Device,
     FleetFolder,
     FleetSettings,
-    bracketed,
+    user_name,
 )
+from cabafl.deployment.folder.writing import access_list, hand_over, render, template_values
 from cabafl.errors import UserError
-from cabafl.processes.children import LOOPBACK
 
-CALLS = (  # of the fleet API; without register-node and unregister-node, so that a device cannot admit itself
-    "activate-node",
-    "deactivate-node",
-    "send-node-heartbeat",
-    "pull-messages",
-    "push-messages",
-    "get-run",
-    "get-fab",
-    "push-object",
-    "pull-object",
-    "confirm-message-received",
-)
 MAX_DEVICES = 100_000  # per call
-_SERVER_UNITS = ("cabafl-superlink.service", "cabafl-proxy.service", "cabafl-server.service")
+SERVER_FILES = ("mosquitto.conf", "broker.sh", "README.md")
+SERVER_UNITS = ("cabafl-broker.service", "cabafl-server.service")
+DEVICE_UNIT = "cabafl-device.service"
 
 
 def make_fleet(path: Path, settings: FleetSettings, devices: int) -> FleetFolder:
     """Makes a fleet folder, or raises `UserError` and leaves nothing behind."""
     _check_number("--devices", devices)
     with _atomic_folder(path) as folder:
-        values = _values(settings)
-        _write_certificates(folder, settings)
-        for name in ("superlink.sh", "proxy.sh"):
-            _write(folder / name, values)
-            (folder / name).chmod(0o700)
-        for name in ("nginx.conf", "README.md"):
-            _write(folder / name, values)
-        (folder / "systemd").mkdir()
-        for name in _SERVER_UNITS:
-            _write(folder / "systemd" / name, values)
-        (folder / "state").mkdir(mode=0o700)
-        (folder / DEVICES).mkdir()
-        (folder / SETTINGS).write_text(settings.toml(), encoding="utf-8")
+        fleet = FleetFolder(folder, settings)
+        for name in (DEVICES, REVOKED, "systemd"):
+            (folder / name).mkdir()
+        fleet.state.mkdir(mode=0o700)
+        authority = Authority.make()
+        _write_certificates(fleet, authority)
+        write_configuration(fleet)
         for number in range(devices):
-            _make_device(FleetFolder(folder, settings), number)
+            _make_device(fleet, authority, number)
     return FleetFolder.load(path)
 
 
 def add_devices(fleet: FleetFolder, count: int) -> list[Device]:
-    """Adds devices with the next free IDs."""
+    """Adds devices with the next free IDs; the ID of a removed device is not free."""
     _check_number("--add", count)
-    first = max(fleet.device_folders(), default=-1) + 1
-    return [Device.load(_make_device(fleet, number)) for number in range(first, first + count)]
+    authority = load_authority(fleet)
+    first = max(fleet.device_ids() | fleet.revoked_ids(), default=-1) + 1
+    return [Device.load(_make_device(fleet, authority, number)) for number in range(first, first + count)]
 
 
-def _write_certificates(folder: Path, settings: FleetSettings) -> None:
-    """The server's certificate is also valid on loopback, where the proxy and the server connect to the SuperLink."""
-    authority_key, authority = make_authority()
-    names = dict.fromkeys((*settings.name, "localhost"))
-    key, certificate = make_server(authority_key, names, dict.fromkeys((*settings.ip, LOOPBACK)))
-    write_key(folder / "ca.key", authority_key)
-    write_certificate(folder / CA, authority)
-    write_key(folder / "server.key", key)
-    write_certificate(folder / "server.crt", certificate)
+def load_authority(fleet: FleetFolder) -> Authority:
+    """The fleet's authority; raises `UserError` on a machine that does not have its key."""
+    return Authority.load(fleet.path / CA_KEY, fleet.ca)
 
 
-def _make_device(fleet: FleetFolder, number: int) -> Path:
+def write_configuration(fleet: FleetFolder) -> None:
+    """Writes what follows from the settings: all files but keys, certificates and devices."""
+    values = template_values(fleet.settings)
+    for name in SERVER_FILES:
+        render(fleet.path / name, values)
+    (fleet.path / "broker.sh").chmod(0o700)
+    for name in SERVER_UNITS:
+        render(fleet.path / "systemd" / name, values)
+    access_list(fleet)
+    (fleet.path / SETTINGS).write_text(fleet.settings.toml(), encoding="utf-8")
+
+
+def issue(fleet: FleetFolder, user: str, path: Path, certificate: Certificate) -> None:
+    """Writes a certificate, and its serial number into the list of those that were issued: a renewed certificate
+    leaves an older one behind, which is revoked with it."""
+    with (fleet.path / ISSUED).open("a", encoding="utf-8") as file:
+        file.write(f"{certificate.serial_number:x} {user}\n")
+    path.write_bytes(pem(certificate))
+
+
+def _write_certificates(fleet: FleetFolder, authority: Authority) -> None:
+    folder = fleet.path
+    write_key(folder / CA_KEY, authority.key)
+    (folder / CA).write_bytes(pem(authority.certificate))
+    (folder / REVOCATIONS).write_bytes(authority.revoke((), None))
+    broker, server = make_key(), make_key()
+    write_key(folder / f"{BROKER}.key", broker)
+    write_key(folder / f"{SERVER}.key", server)
+    certificate = authority.sign_broker(broker.public_key(), *fleet.settings.certified)
+    issue(fleet, BROKER, folder / f"{BROKER}.crt", certificate)
+    issue(fleet, SERVER, folder / f"{SERVER}.crt", authority.sign_client(server.public_key(), SERVER))
+
+
+def _make_device(fleet: FleetFolder, authority: Authority, number: int) -> Path:
     target = fleet.path / DEVICES / f"{number:03}"
-    values = {**_values(fleet.settings), "id": str(number)}
+    values = {**template_values(fleet.settings), "id": str(number)}
     with _atomic_folder(target) as folder:
-        write_device_key(folder / PRIVATE_KEY, folder / PUBLIC_KEY, make_device_key())
-        shutil.copyfile(fleet.path / CA, folder / CA)
-        _write(folder / DEVICE, values)
-        _write(folder / "cabafl-device.service", values)
+        key = make_key()
+        write_key(folder / f"{OWN}.key", key)
+        certificate = authority.sign_client(key.public_key(), user_name(number))
+        issue(fleet, user_name(number), folder / f"{OWN}.crt", certificate)
+        shutil.copyfile(fleet.ca, folder / CA)
+        render(folder / DEVICE, values)
+        render(folder / DEVICE_UNIT, values)
+        hand_over(folder, fleet.path)
     return target
-
-
-def _values(settings: FleetSettings) -> dict[str, str]:
-    """The values of the placeholders in the templates."""
-    return {
-        **{key: str(value) for key, value in settings.model_dump().items()},
-        "address": settings.address,
-        "superlink": settings.superlink,
-        "loopback": LOOPBACK,
-        "listen": bracketed(settings.listen),
-        "hosts": ", ".join((*settings.name, *settings.ip)),
-        "calls": "|".join(CALLS),
-        "capability": "CAP_NET_BIND_SERVICE" if settings.port < 1024 else "",
-    }
-
-
-def _write(path: Path, values: Mapping[str, str]) -> None:
-    """Writes the template of the same name with its placeholders filled in."""
-    template = (files("cabafl.deployment") / "templates" / path.name).read_text(encoding="utf-8")
-    path.write_text(re.sub(r"@(\w+)@", lambda match: values[match[1]], template), encoding="utf-8")
 
 
 def _check_number(option: str, value: int) -> None:

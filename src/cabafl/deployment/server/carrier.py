@@ -1,47 +1,86 @@
-"""What the server needs from a network: messages to nodes and answers to messages. Implemented for Flower; tests have
-their own."""
+"""What the server needs from a network. Implemented for MQTT and for Flower; tests have their own."""
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
-from cabafl.deployment.messages import Answer
+from cabafl.deployment.log import Log
+from cabafl.deployment.messages import News
 from cabafl.methods.base import FeatureKind, Job, Weights
 
 
-class Forgotten(Exception):
-    """The network no longer knows this run: open a new connection and send everything under way again."""
+@dataclass(frozen=True)
+class RunOnFleet:
+    """What the network has to know of a run. ``weights`` is the length of a model, ``feature_width`` the number of
+    features of each kind, ``ttl`` the seconds after which a job that was not delivered expires."""
+
+    id: str
+    greeting: str
+    weights: int
+    feature_width: Callable[[FeatureKind], int]
+    ttl: float
 
 
-class TemporaryFailure(Exception):
-    """A call failed but may succeed later."""
+class Delivery(NamedTuple):
+    """News of a device and the receipt with which it is confirmed."""
 
-
-class Interrupted(Exception):
-    """A call was given up because this process was asked to stop."""
+    news: News
+    receipt: Any = None
 
 
 class Carrier(Protocol):
-    """Sends messages and collects answers; no call waits for a device. All calls may raise the exceptions above."""
+    """Sends messages to devices and hears from them. Only `receive` waits."""
 
     @property
-    def network(self) -> str:
-        """Run ID; if it changes, earlier messages are lost."""
+    def steady(self) -> bool:
+        """Whether the network is up and has been for long enough that every device could say it is here."""
 
     @property
-    def settling(self) -> bool:
-        """Whether nodes may seem offline only because the network has just come back."""
+    def connections(self) -> int:
+        """Counts the connections to the network: after each one every device says again that it is here."""
 
-    def nodes(self) -> set[int]:
-        """The nodes that are online."""
+    def removed(self) -> frozenset[int]:
+        """Devices that no longer belong to the fleet."""
 
-    def greet(self, node: int) -> str:
-        """Sends the experiment to a node, which answers with `Hello`. Like all senders, returns the message ID."""
+    def receive(self, timeout: float) -> list[Delivery]:
+        """What has arrived; waits up to ``timeout`` seconds for the first. It may arrive again until it is
+        confirmed."""
 
-    def send(self, node: int, job: Job) -> str:
-        """Sends a job to a node, which answers with `TrainingReply`."""
+    def confirm(self, deliveries: Sequence[Delivery]) -> None:
+        """These are on disk and need not arrive again."""
 
-    def ask(self, node: int, weights: Weights, kind: FeatureKind) -> str:
-        """Asks a node for its features; it answers with `FeatureReply`."""
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """An earlier process has sent these jobs: their answers may arrive."""
 
-    def receive(self, messages: Collection[str]) -> list[Answer]:
-        """The answers to these messages that have arrived; each is returned once."""
+    def send(self, jobs: Sequence[Job]) -> None:
+        """Sends each job to its device. A model that several of them share is sent once, where the network can."""
+
+    def recall(self, job: Job) -> None:
+        """Asks a device about a job: it answers again if it has answered, says so if it does not have it, and is silent
+        while it works on it."""
+
+    def cancel(self, device: int, job: int) -> None:
+        """Tells a device to stop working on a job."""
+
+    def ask(self, query: int, weights: Weights, kind: FeatureKind, seconds: float) -> None:
+        """Asks all devices for their features, once for all; the query expires after ``seconds``."""
+
+    def tidy(self, jobs: Container[int]) -> None:
+        """Frees what the network holds for jobs that are not in ``jobs``. Called every few seconds."""
+
+    def wake(self) -> None:
+        """Ends the waiting of `receive`; called by a signal handler."""
+
+    def close(self, finished: bool) -> None:
+        """Disconnects. ``finished``: the run is over, and devices forget it."""
+
+
+class Network(Protocol):
+    """A fleet that can be reached."""
+
+    @property
+    def devices(self) -> Sequence[int]:
+        """The devices that belong to the fleet."""
+
+    def open(self, run: RunOnFleet, log: Log) -> Carrier:
+        """Connects; raises `UserError` if another server runs on this fleet."""

@@ -1,70 +1,84 @@
-"""Connects the network with the engine. Answers become inputs, which are journaled before they take effect; orders
-become messages."""
+"""Connects the network with the engine. News of devices becomes inputs, orders of the engine become messages.
+
+Nothing leaves the server before the inputs behind it are on disk, and nothing is confirmed to the network before that.
+A server killed at any moment therefore continues from its journal as if nothing had happened.
+"""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cabafl.deployment.messages import Answer, FeatureReply, Hello, TrainingReply, Trouble
+from cabafl.deployment.log import Log, printable
+from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Trained
 from cabafl.deployment.server.carrier import Carrier
+from cabafl.engine.defence import MOST_SAMPLES
 from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
-from cabafl.methods.base import LossReason
+from cabafl.errors import RunStopped
 
-NODE_INTERVAL = 2.0  # seconds between two checks of which nodes are online
-REGREET_AFTER = 300.0  # seconds after which a device that is still training is greeted again
 MAX_RESENDS = 3  # how often a job is sent again before it counts as lost
+RECALL_AFTER = 300.0  # seconds after which a device is asked about its job, and again after as long
+TIDY_INTERVAL = 5.0  # seconds
+JOINS_PER_MINUTE = 6  # a device that joins more often is ignored until the minute is over
+PAST_PROCESSES = 20  # of a device that are remembered
+MAX_OFFENCES = 3  # inputs of a device that make the method fail, before the device is excluded from the run
 
 
-class PendingGreeting(NamedTuple):
-    """A greeting without an answer yet."""
+class Quarantined(Exception):
+    """An input made the engine fail. It is marked in the journal; the run restarts from its last checkpoint without
+    it."""
 
-    node: int
-    job: int | None  # the job its device had when the greeting was sent
+    def __init__(self, device: int, cause: Exception) -> None:
+        super().__init__(f"an input of device {device} made the run fail: {type(cause).__name__}: {cause}")
+        self.device = device
 
 
 class Dispatcher:
-    """One run on one network. ``devices`` maps nodes to devices; the network has authenticated them.
-
-    The run and its clock start when ``enough`` devices have answered the greeting. ``clock`` returns seconds.
-    """
+    """One run on one network. The run and its clock start when ``enough`` devices have joined; ``clock`` returns
+    seconds. ``excluded`` devices take no part."""
 
     def __init__(
         self,
         engine: WallEngine,
         carrier: Carrier,
         journal: Journal,
-        devices: Mapping[int, int],
+        log: Log,
         *,
         enough: int,
-        warn: Callable[[str], None],
+        excluded: frozenset[int] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.engine = engine
         self.carrier = carrier
         self.journal = journal
+        self.log = log
         self.enough = enough
+        self.excluded = excluded
         self.clock = clock
-        self.warn = warn
-        self.seen: dict[int, float] = {}  # last answer of each device, in seconds since the epoch
-        self._device = dict(devices)  # by node
-        self._node = {device: node for node, device in devices.items()}
-        self._online: set[int] = set()  # nodes that were greeted
-        self._regreet: set[int] = set()  # nodes to greet again at the next check
-        self._greeted_at: dict[int, float] = {}  # by device, on `clock`
+        self.seen: dict[int, float] = {}  # last news of each device, in seconds since the epoch
+        self.faults: Counter[int] = Counter()  # refused messages and failed jobs, by device
+        self.processes: dict[int, str] = {}  # of the devices that have joined
+        self.declined: dict[int, str] = {}  # why a connected device does not take part
+        self._connections = 0
+        self._here: set[int] = set()  # devices that have said they are here on the present connection
+        self._joins: dict[int, deque[float]] = {}
+        self._past: dict[int, deque[str]] = {}  # earlier processes of each device
         self._resends: Counter[int] = Counter()  # by job
-        self._checked_nodes_at: float | None = None  # on `clock`
+        self._recalled: dict[int, float] = {}  # job: when its device was last asked about it, on `clock`
         self._start: float | None = None  # on `clock`: where the run's time is 0
-        self._greetings: dict[str, PendingGreeting] = {}  # by message
-        self._jobs: dict[str, int] = {}  # message: job
-        self._questions: dict[str, int] = {}  # message: device
+        self._tidied = self._last_upload = self.clock()
         self._rows: dict[int, npt.NDArray[np.float32]] = {}  # features by device
+        self._silent: set[int] = set()  # devices that have not answered the query
+        self._query = 0  # number of the last query
         self._unsent: list[int] = []  # jobs ordered by the engine
+        self._doubtful: set[int] = set()  # jobs to ask their devices about
+        self._asked: set[int] = set()  # jobs whose devices were asked since they were last sent
+        self._cancelled: list[tuple[int, int]] = []  # jobs to stop, with their devices
         self._asking = False  # the engine has ordered a feature collection that is not sent yet
 
     # The loop
@@ -75,183 +89,274 @@ class Dispatcher:
         return self.engine.started
 
     def now(self) -> float:
-        """Seconds since the run started; 0 before."""
-        return 0.0 if self._start is None else self.clock() - self._start
+        """Seconds since the run started, at most its length; 0 before."""
+        if self._start is None:
+            return 0.0
+        limit = self.engine.limits.seconds
+        return self.clock() - self._start if limit is None else min(self.clock() - self._start, limit)
 
-    def step(self) -> bool:
-        """Polls the network once; returns whether anything happened."""
-        now = self.now()
+    @property
+    def since_upload(self) -> float:
+        """Seconds since the last upload, or since this process started."""
+        return self.clock() - self._last_upload
+
+    def step(self, longest: float) -> bool:
+        """Handles what has arrived and what is due; waits up to ``longest`` seconds for it. Returns whether anything
+        happened."""
         before = self.journal.length
-        self._check_nodes(now)
-        waiting = [*self._greetings, *self._jobs, *self._questions]
-        for answer in self.carrier.receive(waiting) if waiting else []:
-            self._take(answer, now)
+        wait = min(longest, self.engine.next_alarm() - self.now()) if self.started else longest
+        deliveries = self.carrier.receive(max(0.0, wait))
+        if self.carrier.connections != self._connections:
+            self._connections = self.carrier.connections
+            self._here = set()  # every device that is online says so again
+        for number, delivery in enumerate(deliveries):
+            try:
+                self._take(delivery.news)
+            except Quarantined:
+                self.carrier.confirm(deliveries[: number + 1])  # the others are delivered again
+                raise
+        now = self.now()
         if not self.started and len(self.engine.present) >= self.enough:
             self._start = self.clock()
-            self._give(Started(now))
+            self.give(Started(now))
         if self.engine.next_alarm() <= now:
-            self._give(Passed(now))
-        self._close_question(now)
+            self.give(Passed(now))
+        self._close_query(now)
+        due = self.clock() - self._tidied >= TIDY_INTERVAL
+        if due:
+            self._drop_absent(now)
+        self.journal.commit()
+        self.carrier.confirm(deliveries)
         self.send_orders()
+        if due:
+            self._tidy()
         return self.journal.length > before
 
-    def _give(self, given: Input) -> None:
-        self.journal.add(given)
-        self.replay(given)
+    def give(self, given: Input) -> None:
+        """Journals an input and lets the engine handle it."""
+        number = self.journal.add(given)
+        self.replay(number, given)
 
-    def replay(self, given: Input) -> None:
-        """Handles an input that is already in the journal."""
-        self.engine.handle(given)
+    def replay(self, number: int, given: Input) -> None:
+        """Handles an input that is in the journal. Raises `Quarantined` if a device's input makes the engine fail."""
+        device = self._device_of(given)
+        if isinstance(given, Joined):
+            self.processes[given.device] = given.process
+        try:
+            self.engine.handle(given)
+        except Exception as error:
+            if device is None or isinstance(error, RunStopped | MemoryError | OSError):  # not its fault
+                raise
+            self.journal.commit()
+            self.journal.quarantine(number, f"{type(error).__name__}: {error}"[:500])
+            raise Quarantined(device, error) from error
         orders = self.engine.take_orders()
         self._unsent += orders.jobs
+        self._cancelled += orders.cancelled
         self._asking = self._asking or orders.ask
 
+    def _device_of(self, given: Input) -> int | None:
+        """The device behind an input; None if it is the server's own."""
+        if isinstance(given, Joined | Left):
+            return given.device
+        if isinstance(given, Arrived | Failed):
+            flight = self.engine.flights.get(given.job)
+            return None if flight is None else flight.device
+        if isinstance(given, Gathered):
+            norms = np.abs(given.rows.astype(np.float64)).max(axis=1, initial=0.0)
+            return int(norms.argmax()) if len(norms) else None
+        return None
+
     def resume(self, now: float) -> None:
-        """Continues the run at time ``now``, after a replay of the journal or on a new network. Waits for jobs that
-        were sent over this network and sends all others. Asks for features and greets devices again; both are
-        idempotent."""
+        """Continues the run at time ``now``, after a replay of the journal. Devices say again that they are here; each
+        is then asked about its job."""
         if self.started:
             self._start = self.clock() - now
-        sent = self.journal.sent(self.carrier.network)
-        self._jobs = {sent[number]: number for number in self.engine.flights if number in sent}
-        self._unsent = [number for number in self.engine.flights if number not in sent]
+        self._unsent, self._doubtful, self._cancelled = [], set(), []
+        self.carrier.expect(list(self.engine.flights.values()))
+        self._recalled = dict.fromkeys(self.engine.flights, self.clock())
         self._asking = self.engine.question is not None
-        self._greetings, self._questions = {}, {}
-        for device in sorted(self.engine.present - self._node.keys()):
-            self._give(Left(now, device))  # banned in the meantime
-        self._online = {self._node[device] for device in self.engine.present}
-        for node in sorted(self._online):
-            self._greet(node)
+        for device in sorted(self.excluded & self.engine.present):
+            self.give(Left(now, device))
 
     def send_orders(self) -> None:
-        """Sends the jobs and the feature query ordered by the engine."""
-        while self._unsent:
-            number = self._unsent[0]
-            flight = self.engine.flights.get(number)
-            if flight is not None:  # else cancelled before it was sent
-                message = self.carrier.send(self._node[flight.device], flight)
-                self.journal.add_sent(number, message, self.carrier.network)
-                self._jobs[message] = number
-            del self._unsent[0]
+        """Sends what the engine has ordered."""
+        flights = [self.engine.flights[number] for number in self._unsent if number in self.engine.flights]
+        for job, device in self._cancelled:
+            self.carrier.cancel(device, job)
+        known = self.engine.flights
+        for number in sorted(job for job in self._doubtful if job in known and job not in self._unsent):
+            self._recalled[number] = self.clock()
+            self._asked.add(number)
+            self.carrier.recall(known[number])
+        self._unsent, self._cancelled, self._doubtful = [], [], set()
+        if flights:
+            self._asked -= {flight.number for flight in flights}
+            self.carrier.send(flights)
+            self._recalled.update((flight.number, self.clock()) for flight in flights)
         question = self.engine.question
         if self._asking and question is not None:
-            here = [int(device) for device in question.asked if int(device) in self.engine.present]
-            self._questions = {self.carrier.ask(self._node[d], question.weights, question.kind): d for d in here}
+            self._query = max(self._query + 1, int(1000 * time.time()))  # never that of an earlier process
+            self._silent = {int(device) for device in question.asked} & self.engine.present
             self._rows = {}
+            self.carrier.ask(self._query, question.weights, question.kind, max(1.0, question.until - self.now()))
         self._asking = False
 
-    # Which devices are online
+    # News of devices
 
-    def _check_nodes(self, now: float) -> None:
-        clock = self.clock()
-        if self._checked_nodes_at is not None and clock - self._checked_nodes_at < NODE_INTERVAL:
+    def _take(self, news: News) -> None:
+        device = news.device
+        if device in self.excluded:
             return
-        self._checked_nodes_at = clock
-        online = self.carrier.nodes() & self._device.keys()
-        if self.carrier.settling:
-            online |= self._online
-        for node in sorted((online - self._online) | (online & self._regreet)):
-            self._greet(node)
-        self._regreet = set()
-        for node in sorted(self._online - online):
-            self._greetings = {m: g for m, g in self._greetings.items() if g.node != node}
-            self._drop(self._device[node], now)
-        self._online = online
-        for flight in list(self.engine.flights.values()):
-            if clock - self._greeted_at.get(flight.device, clock) > REGREET_AFTER and flight.device in self._node:
-                self._greet(self._node[flight.device])
-
-    def _greet(self, node: int) -> None:
-        """Asks a device to join. The answer also shows whether the process that got its job is still running."""
-        device = self._device[node]
-        self._greeted_at[device] = self.clock()
-        flight = self.engine.flight_of(device)
-        self._greetings[self.carrier.greet(node)] = PendingGreeting(node, None if flight is None else flight.number)
-
-    def _drop(self, device: int, now: float) -> None:
-        self._questions = {m: d for m, d in self._questions.items() if d != device}
-        if device in self.engine.present:
-            self._give(Left(now, device))
-
-    # Answers
-
-    def _take(self, answer: Answer, now: float) -> None:
-        message, content = answer
-        if message in self._greetings:
-            self._take_hello(self._greetings.pop(message), content, now)
-        elif message in self._jobs:
-            self._take_job(self._jobs.pop(message), content, now)
-        elif message in self._questions:
-            device = self._questions.pop(message)
-            if isinstance(content, FeatureReply):
-                self._rows[device] = content.features
-                self.seen[device] = time.time()
-            else:
-                self.warn(f"device {device}: no features: {_text(content)}")
-
-    def _take_hello(self, greeting: PendingGreeting, content: object, now: float) -> None:
-        device = self._device[greeting.node]
-        if not isinstance(content, Hello):
-            self._regreet.add(greeting.node)
-            self.warn(f"device {device}: does not take part: {_text(content)}")
+        if not 0 <= device < len(self.engine.sizes):
+            limit = f"the run takes {len(self.engine.sizes)} devices (data.devices, set when it starts)"
+            self.log.warn(f"is not admitted: {limit}", device)
             return
         self.seen[device] = time.time()
-        flight = self.engine.flight_of(device)
-        job = None if flight is None else flight.number
-        unchanged = device in self.engine.present and self.engine.sizes[device] == content.samples
-        job_lost = content.fresh and job is not None and job == greeting.job  # the process that got the job has died
-        if not unchanged or job_lost or (job is None and device not in self.engine.idle):
-            self._give(Joined(now, device, content.samples))
-
-    def _take_job(self, number: int, content: object, now: float) -> None:
-        flight = self.engine.flights.get(number)
-        if isinstance(content, TrainingReply):
-            if flight is not None:
-                self.seen[flight.device] = time.time()
-            self._give(Arrived(now, number, content.weights, content.seconds, content.joules, content.loss))
-        elif flight is None:
-            return
-        elif isinstance(content, Trouble) and content.reason == "unknown":
-            self._send_again(number, flight.abandoned, now)
+        now = self.now()
+        if isinstance(news, Here):
+            self._take_here(news, now)
+        elif isinstance(news, Trained | JobFailed):
+            self._take_answer(news, now)
+        elif isinstance(news, Described):
+            self._take_features(news)
+        elif isinstance(news, Nonsense):
+            self._complain(device, f"a message is refused: {news.text}")
         else:
-            self._regreet.add(self._node[flight.device])  # a restarted process needs the greeting again
-            self._give(Failed(now, number, _reason(content)))
-            self.warn(f"device {flight.device}: job {number} lost: {_text(content)}")
+            self._take_absence(news, now)
+
+    def _take_here(self, news: Here, now: float) -> None:
+        device = news.device
+        self._here.add(device)
+        self.declined.pop(device, None)
+        known = device in self.engine.present and self.processes.get(device) == news.process
+        flight = self.engine.flight_of(device)
+        if known and self.engine.defence.claimed[device] == min(news.samples, MOST_SAMPLES):
+            if flight is not None:
+                self._doubtful.add(flight.number)
+            return
+        if not self._may_join(device):
+            self._complain(device, f"joins more than {JOINS_PER_MINUTE} times a minute; ignored for a while")
+            return
+        before = self.processes.get(device)
+        past = self._past.setdefault(device, deque(maxlen=PAST_PROCESSES))
+        if news.process in past:
+            self._complain(device, "two processes take part with its certificate: is its key used twice?")
+        elif before is not None and before != news.process:
+            past.append(before)
+        self.log.info("joins", device, samples=news.samples)
+        self.give(Joined(now, device, news.samples, news.process))
+
+    def _may_join(self, device: int) -> bool:
+        """At most `JOINS_PER_MINUTE`: each one is a line of the journal and work for the method."""
+        recent = self._joins.setdefault(device, deque())
+        while recent and self.clock() - recent[0] > 60.0:
+            recent.popleft()
+        if len(recent) >= JOINS_PER_MINUTE:
+            return False
+        recent.append(self.clock())
+        return True
+
+    def _take_absence(self, news: Gone | Declined, now: float) -> None:
+        device = news.device
+        if isinstance(news, Gone) and news.process and news.process != self.processes.get(device, news.process):
+            return  # an earlier process of the device
+        self._here.discard(device)
+        if isinstance(news, Gone) and not self.carrier.steady:
+            return  # a broker that restarts reports every device as gone; `_drop_absent` follows
+        if isinstance(news, Declined):
+            self.declined[device] = printable(news.text)
+            self.log.warn(f"does not take part: {news.text}", device)
+        if device in self.engine.present:
+            self._drop(device, now, "leaves")
+
+    def _take_answer(self, news: Trained | JobFailed, now: float) -> None:
+        flight = self.engine.flights.get(news.job)
+        if flight is None:
+            return  # answered before, cancelled or lost
+        if flight.device != news.device:
+            self._complain(news.device, f"answers job {news.job}, which another device has")
+        elif isinstance(news, Trained):
+            self._last_upload = self.clock()
+            reply = news.reply
+            self.give(Arrived(now, news.job, reply.weights, reply.seconds, reply.joules, reply.loss))
+        elif news.reason == "unknown":
+            if news.job in self._asked:  # not the answer to a question of before it was sent again
+                self._asked.discard(news.job)
+                self._send_again(news.job, flight.abandoned, now)
+        else:
+            self._complain(news.device, f"job lost: {news.text}")
+            self.give(Failed(now, news.job, news.reason))
 
     def _send_again(self, number: int, abandoned: bool, now: float) -> None:
-        """Handles a job whose answer was fetched by an earlier server, or whose message expired."""
+        """A job that did not reach its device."""
         self._resends[number] += 1
         if abandoned:
-            self._give(Failed(now, number, "timeout"))
+            self.give(Failed(now, number, "timeout"))
         elif self._resends[number] > MAX_RESENDS:
-            self._give(Failed(now, number, "crash"))
-        else:
+            self.give(Failed(now, number, "crash"))
+        elif number not in self._unsent:
             self._unsent.append(number)
 
-    def _close_question(self, now: float) -> None:
+    def _take_features(self, news: Described) -> None:
+        if news.query != self._query or news.device not in self._silent:
+            return
+        self._silent.discard(news.device)
+        if news.features is None:
+            self._complain(news.device, f"no features: {news.text}")
+        else:
+            self._rows[news.device] = news.features
+
+    def _complain(self, device: int, text: str) -> None:
+        self.faults[device] += 1
+        self.log.warn(text, device)
+
+    # What is due
+
+    def _close_query(self, now: float) -> None:
         """Ends a feature collection when all devices have answered or its time is up."""
         question = self.engine.question
-        if question is None or self._asking:
+        if question is None or self._asking or (self._silent and now < question.until):
             return
-        if self._questions and now < question.until:
-            return
-        [(width, _)] = Counter(len(row) for row in self._rows.values()).most_common(1) or [(0, 0)]
+        width = len(next(iter(self._rows.values()))) if self._rows else 0
         table = np.zeros((len(self.engine.sizes), width), dtype=np.float32)
         answered = np.zeros(len(table), dtype=bool)
         for device, row in self._rows.items():
-            if len(row) == width:
-                table[device], answered[device] = row, True
-            else:
-                self.warn(f"device {device}: {len(row)} features instead of {width}")
-        self._questions, self._rows = {}, {}
-        self._give(Gathered(now, table, answered))
+            table[device], answered[device] = row, True
+        self._silent, self._rows = set(), {}
+        self.give(Gathered(now, table, answered))
 
+    def _drop_absent(self, now: float) -> None:
+        """Devices that were removed, or did not come back."""
+        for device in sorted(self.carrier.removed() - self.excluded):
+            self.excluded |= {device}
+            if device in self.engine.present:
+                self._drop(device, now, "is removed from the fleet")
+        if self.carrier.steady:
+            for device in sorted(self.engine.present - self._here):
+                self._drop(device, now, "leaves: it has not come back")
 
-def _text(content: object) -> str:
-    return content.text if isinstance(content, Trouble) else f"answered with a {type(content).__name__}"
+    def _drop(self, device: int, now: float, why: str) -> None:
+        self._silent.discard(device)
+        self.log.info(why, device)
+        self.give(Left(now, device))
 
+    def _tidy(self) -> None:
+        """Frees what belongs to jobs that have ended, and asks about long ones."""
+        clock, flights = self.clock(), self.engine.flights
+        self._tidied = clock
+        self.carrier.tidy(flights)
+        self._resends = Counter({number: count for number, count in self._resends.items() if number in flights})
+        self._recalled = {number: at for number, at in self._recalled.items() if number in flights}
+        self._asked &= flights.keys()
+        self._doubtful |= {number for number, at in self._recalled.items() if clock - at > RECALL_AFTER}
 
-def _reason(content: object) -> LossReason:
-    if isinstance(content, Trouble) and content.reason != "unknown":
-        return content.reason
-    return "rejected"
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint stores besides the engine's state."""
+        return {"processes": dict(self.processes)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores what `state` returned."""
+        self.processes = dict(state["processes"])

@@ -1,67 +1,44 @@
-"""Drives a run on real devices: polls the network, writes the status, recovers from outages."""
+"""Drives a run on real devices: waits for news, obeys the operator, writes the status and a line of progress."""
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from cabafl.deployment.flower.carrier import FlowerCarrier, Grid, reply_limit
-from cabafl.deployment.server.carrier import Forgotten, Interrupted, TemporaryFailure
+from cabafl.deployment.server.commands import CHECK_INTERVAL, Command, CommandBox
 from cabafl.deployment.server.dispatcher import Dispatcher
 from cabafl.deployment.server.status import StatusFile
+from cabafl.engine.changes import parse_change
 from cabafl.engine.checkpoint import Checkpoint
+from cabafl.engine.inputs import Changed, Stopping
+from cabafl.errors import UserError
 from cabafl.lifecycle.run import Lifecycle
+from cabafl.recording.folder import save_model
 
-POLL_INTERVAL = 0.15  # seconds
-RETRY_DELAY = 2.0  # seconds between a failed network call and the next attempt
-
-
-class Transport(Protocol):
-    """Opens the grid of a run, at the start and again after the network has forgotten the run."""
-
-    def nodes(self) -> Mapping[int, int]:
-        """Network nodes by device; the network admits exactly these."""
-
-    def open(self, max_bytes: int, resumed: bool, again: bool = False) -> Grid:
-        """A grid that accepts replies of at most ``max_bytes`` bytes. ``resumed``: reuse the grid of an earlier process
-        if it still exists; ``again``: make a new one in any case."""
-
-    def interrupt(self) -> None:
-        """Makes calls that wait for the network raise `Interrupted`; called by a signal handler."""
-
-    def close(self, finished: bool) -> None:
-        """Ends the run on the network if it is finished; otherwise a later process can continue it."""
+PROGRESS_INTERVAL = 60.0  # seconds between two lines of progress
+QUIET_AFTER = 300.0  # seconds without an upload, at least, before the log says so
+QUIET_JOBS = 10.0  # ... and this many median jobs
 
 
 class FleetDriver:
-    """The `Driver` of a run on real devices, whose answers move the run on."""
+    """See `lifecycle.run.Driver`."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        carrier: FlowerCarrier,
-        transport: Transport,
-        status: StatusFile,
-        check_stop: Callable[[], None],
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher, run: Lifecycle, status: StatusFile, commands: CommandBox) -> None:
         self.dispatcher = dispatcher
-        self.carrier = carrier
         self.engine = dispatcher.engine
         self.journal = dispatcher.journal
-        self.transport = transport
+        self.run = run
         self.status = status
-        self.check_stop = check_stop
+        self.commands = commands
+        self._said = time.monotonic()
 
-    def carry_out(self, run: Lifecycle, checkpoint: Checkpoint | None) -> dict[str, Any]:
-        """Runs to the end and returns the summary. However the run ends, the status file says so and the network
-        connection is closed."""
+    def carry_out(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
+        """Runs to the end and returns the summary. However the run ends, the status file says so."""
         finished = False
         try:
-            summary = run.carry_out(self, checkpoint)
+            summary = self.run.carry_out(self, checkpoint)
             finished = True
             self.journal.discard()
         finally:
             self.status.write("complete" if finished else "stopped")
-            self.transport.close(finished)
         return summary
 
     def begin(self, state: dict[str, Any] | None) -> None:
@@ -69,22 +46,27 @@ class FleetDriver:
         now = 0.0
         if state is not None:
             self.engine.restore(state)
+            self.dispatcher.restore(state["dispatcher"])
             now = self.engine.now
-        for given in self.journal.inputs(0 if state is None else state["journal"]):
-            self.dispatcher.replay(given)
+        replayed = 0
+        for number, given in self.journal.inputs(0 if state is None else state["journal"]):
+            self.dispatcher.replay(number, given)
             now = max(now, given.time)
+            replayed += 1
         if self.journal.length:
-            self._retry(lambda: self.dispatcher.resume(now))
+            self.dispatcher.log.info("continues", seconds=round(now, 1), replayed=replayed)
+            self.dispatcher.resume(now)
 
     def step(self) -> bool:
-        """Polls the network once and sleeps if nothing happened. Returns False when the run is over."""
+        """Waits for what happens next; returns False when the run is over."""
+        self.run.check_stop()
         if self._over():
             return False
-        before = self.journal.length
-        self._retry(self.dispatcher.step)
+        for command in self.commands.take():
+            self._obey(command)
+        self.dispatcher.step(CHECK_INTERVAL)
         self.status.update()
-        if self.journal.length == before:
-            time.sleep(POLL_INTERVAL)
+        self._say_progress()
         return True
 
     def _over(self) -> bool:
@@ -95,33 +77,88 @@ class FleetDriver:
 
     def state(self) -> dict[str, Any] | None:
         """The engine's state and the number of inputs it includes; None before the run has started."""
-        return self.engine.state() | {"journal": self.journal.length} if self.engine.started else None
+        if not self.engine.started:
+            return None
+        self.journal.cut()
+        more = {"journal": self.journal.length, "dispatcher": self.dispatcher.state()}
+        return self.engine.state() | more
 
-    def saved(self) -> None:
-        """The checkpoint includes all inputs journaled so far."""
-        self.journal.forget(self.journal.length)
+    def saved(self, state: dict[str, Any]) -> None:
+        """A checkpoint on disk includes these inputs: the journal forgets them."""
+        self.journal.forget(state["journal"])
+        self.dispatcher.log.info("checkpoint", seconds=round(state["now"], 1))
 
     def wake(self) -> None:
         """Gives up waiting for the network; called by a signal handler."""
-        self.transport.interrupt()
+        self.dispatcher.carrier.wake()
 
-    def _retry(self, call: Callable[[], object]) -> None:
-        """Repeats a call until it succeeds or the run is asked to stop. If the network has forgotten the run, sends
-        all jobs under way again."""
-        while True:
-            self.check_stop()
-            try:
-                call()
-                return
-            except Forgotten:
-                self.dispatcher.warn("the network has forgotten this run: jobs under way are sent again")
-                call = self._reconnect
-            except TemporaryFailure as error:
-                self.dispatcher.warn(f"a network call failed: {error}; trying again")
-                time.sleep(RETRY_DELAY)
-            except Interrupted:
-                pass  # caused by `wake`: `check_stop` ends the run
+    # The operator
 
-    def _reconnect(self) -> None:
-        self.carrier.grid = self.transport.open(reply_limit(self.carrier.length), resumed=True, again=True)
-        self.dispatcher.resume(self.dispatcher.now())
+    def _obey(self, command: Command) -> None:
+        """What is accepted is on disk before the operator hears of it."""
+        try:
+            text = self._carry_out(command)
+            self.journal.commit()
+        except UserError as error:
+            self.commands.answer(command, False, str(error))
+        except OSError as error:
+            self.commands.answer(command, False, f"{command.kind}: {error}")
+        else:
+            self.dispatcher.log.info(f"command {command.kind}: {text}")
+            self.commands.answer(command, True, text)
+
+    def _carry_out(self, command: Command) -> str:
+        now = self.dispatcher.now()
+        if command.kind == "export":
+            return self._export(command)
+        if not self.dispatcher.started:
+            raise UserError(f"{command.kind}: the run has not started yet; stop the server with Ctrl-C or SIGTERM")
+        if command.kind == "stop":
+            at_once = bool(command.values.get("at_once"))
+            self.dispatcher.give(Stopping(now, at_once))
+            return "stops at once" if at_once else f"stops after {len(self.engine.flights)} jobs in flight"
+        if command.kind == "set":
+            return self._change([str(setting) for setting in command.values.get("settings", ())], now)
+        raise UserError(f"{command.kind}: unknown command")
+
+    def _change(self, settings: list[str], now: float) -> str:
+        """All of them, or none if one is not accepted."""
+        if not settings:
+            raise UserError("set: no settings; accepted: KEY=VALUE, e.g. run.wall_time=7200")
+        found, changes = [], dict(self.engine.changes)
+        for setting in settings:
+            change = parse_change(setting, self.run.experiment, changes)
+            changes[change.key] = change.value
+            found.append(change)
+        for change in found:
+            self.dispatcher.give(Changed(now, change.key, change.value))
+        return ", ".join(f"{change.key} = {change.value}" for change in found)
+
+    def _export(self, command: Command) -> str:
+        """Beside the answer, where the server may write; the operator's command moves it."""
+        path = self.commands.attachment(command)
+        save_model(path, self.run.layout.tensors(self.engine.model))
+        return f"version {self.engine.version} at {self.dispatcher.now():.0f} s"
+
+    def _say_progress(self) -> None:
+        if time.monotonic() - self._said < PROGRESS_INTERVAL:
+            return
+        self._said = time.monotonic()
+        dispatcher, engine, log = self.dispatcher, self.engine, self.dispatcher.log
+        if not dispatcher.started:
+            log.info(f"waits for devices: {len(engine.present)} of {dispatcher.enough} have joined")
+            return
+        accuracy = round(self.run.rows[-1].accuracy, 4) if self.run.rows else None
+        log.info(
+            "progress",
+            seconds=round(dispatcher.now()),
+            version=engine.version,
+            accuracy=accuracy,
+            uploads=engine.ledger.uploads,
+            lost=sum(engine.ledger.losses.values()),
+            in_flight=len(engine.flights),
+            online=len(engine.present),
+        )
+        quiet = dispatcher.since_upload
+        if quiet > max(QUIET_AFTER, QUIET_JOBS * (engine.durations.value() or 0.0)):
+            log.warn("no upload for a long time; see `cabafl deploy status`", seconds=round(quiet))

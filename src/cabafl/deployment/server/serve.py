@@ -1,79 +1,156 @@
 """Runs one experiment on a fleet of real devices, from the beginning or from where a killed server left off."""
 
-from collections.abc import Callable, Mapping
+import secrets
+from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cabafl.assembly import Parts, announce, assemble_server, engine_setup, make_method
 from cabafl.config import Experiment, load_experiment
-from cabafl.deployment.flower.carrier import FlowerCarrier, reply_limit
 from cabafl.deployment.greeting import Greeting
-from cabafl.deployment.server.dispatcher import Dispatcher
-from cabafl.deployment.server.driver import FleetDriver, Transport
+from cabafl.deployment.log import Log
+from cabafl.deployment.server.carrier import Carrier, Network, RunOnFleet
+from cabafl.deployment.server.commands import CommandBox
+from cabafl.deployment.server.dispatcher import MAX_OFFENCES, Dispatcher, Quarantined
+from cabafl.deployment.server.driver import FleetDriver
 from cabafl.deployment.server.status import StatusFile
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
-from cabafl.errors import UserError
+from cabafl.errors import RunStopped, UserError
 from cabafl.execution.choice import open_executor
+from cabafl.files import write_atomic
 from cabafl.lifecycle.run import Lifecycle, Listener
 from cabafl.recording.environment import environment
-from cabafl.recording.folder import EXPERIMENT, SUMMARY, RunFolder
+from cabafl.recording.folder import EXPERIMENT, JOURNAL, SUMMARY, RunFolder
 from cabafl.toml import experiment_toml
 
-Warn = Callable[[str], None]
+RUN_ID = "run-id"
 
 
-def serve(
-    experiment: Experiment,
-    transport: Transport,
-    out: Path,
-    *,
-    status: Path | None = None,
-    listener: Listener | None = None,
-    warn: Warn,
-) -> dict[str, Any] | None:
-    """Starts a run in ``out`` or continues the one there. Returns its summary, or None if it is already complete.
+@dataclass(frozen=True)
+class Station:
+    """Where a server works: the run folder, and, if there is a fleet folder, its status file and commands."""
+
+    out: Path
+    log: Log
+    status: Path | None = None
+    commands: Path | None = None
+    listener: Listener | None = None
+
+
+def serve(experiment: Experiment, network: Network, station: Station) -> dict[str, Any] | None:
+    """Starts a run in ``station.out`` or continues the one there. Returns its summary, or None if it is already
+    complete.
 
     Raises `Stopped` after SIGINT or SIGTERM; a run that was stopped or killed continues with the same call.
     """
-    nodes = nodes_of(experiment, transport)
-    capacity = capacity_of(experiment, out, max(nodes) + 1)
+    _check_end(experiment)
+    devices = network.devices
+    if not devices:
+        raise UserError("devices: the fleet has none; accepted: one or more (`cabafl deploy init DIR --add 1`)")
+    out = station.out
+    capacity = capacity_of(experiment, out, max(devices) + 1)
     experiment = for_devices(experiment, capacity)
     toml = experiment_toml(experiment, make_method(experiment).parameters)
     if (out / EXPERIMENT).exists() and (out / EXPERIMENT).read_text(encoding="utf-8") != toml:
         raise UserError(f"{out}: holds the run of another experiment; accepted: the same experiment, or another --out")
     if (out / SUMMARY).exists():
         return None
-    with open_executor(experiment, warn) as workers, ExitStack() as cleanup:
-        parts = assemble_server(experiment, capacity)
-        announce(parts.method, warn)
-        executor = workers.for_task(parts.task)
-        folder, checkpoint = open_folder(out, toml)
-        cleanup.callback(folder.close)
-        journal = Journal(out, keep=experiment.deploy.keep_journal)
-        cleanup.callback(journal.close)
-        run = Lifecycle(experiment, parts.task.model.layout, folder, listener)
-        setup = engine_setup(parts, executor, run.emit, experiment.run.wall_time)
-        engine = WallEngine(setup, capacity, experiment.deploy.norm_bound)
-        carrier = make_carrier(parts, capacity, transport, resumed=journal.length > 0)
-        devices = {node: device for device, node in nodes.items()}
-        enough = min(experiment.deploy.start_devices or len(nodes), len(nodes))
-        dispatcher = Dispatcher(engine, carrier, journal, devices, enough=enough, warn=warn)
-        driver = FleetDriver(dispatcher, carrier, transport, StatusFile(status, run, dispatcher), run.check_stop)
-        return driver.carry_out(run, checkpoint)
+    announce(make_method(experiment), station.log.warn)
+    return _serve(experiment, network, station, toml)
 
 
-def nodes_of(experiment: Experiment, transport: Transport) -> Mapping[int, int]:
-    """Admits the fleet's devices; returns nodes by device. Raises `UserError` if there are none, or if the experiment
-    sets no end of the run."""
+def _serve(experiment: Experiment, network: Network, station: Station, toml: str) -> dict[str, Any]:
+    """Begins again from the last checkpoint whenever an input is put into quarantine."""
+    enough = min(experiment.deploy.start_devices or len(network.devices), len(network.devices))
+    offences: Counter[int] = Counter()
+    carrier: Carrier | None = None
+    commands: CommandBox | None = None
+    finished = False
+    try:
+        while True:
+            excluded = frozenset(device for device, count in offences.items() if count >= MAX_OFFENCES)
+            try:
+                with ExitStack() as cleanup:
+                    server = _open(experiment, station, toml, cleanup)
+                    if carrier is None:
+                        carrier = network.open(server.run_on_fleet(), station.log)
+                    commands = commands or CommandBox(station.commands)  # those for a server that runs are not ours
+                    summary = server.carry_out(carrier, commands, enough, excluded)
+                    finished = True
+                    return summary
+            except Quarantined as error:
+                offences[error.device] += 1
+                if offences[error.device] > 2 * MAX_OFFENCES:
+                    raise RunStopped(f"{error}; without that device too: the method itself fails") from error
+                if carrier is not None:
+                    carrier.close(finished=False)
+                    carrier = None
+                station.log.warn(f"{error}; the run goes on without that input", error.device)
+    finally:
+        if commands is not None:
+            commands.close()
+        if carrier is not None:
+            carrier.close(finished)
+
+
+@dataclass(frozen=True)
+class _Server:
+    """The parts of a run that are made anew after a quarantine."""
+
+    parts: Parts
+    engine: WallEngine
+    run: Lifecycle
+    journal: Journal
+    checkpoint: Checkpoint | None
+    station: Station
+
+    def run_on_fleet(self) -> RunOnFleet:
+        """How the network announces this run."""
+        task, experiment = self.parts.task, self.parts.experiment
+        greeting = Greeting.of(experiment, task, len(self.engine.sizes)).text()
+        name = _run_id(self.station.out)
+        return RunOnFleet(name, greeting, task.model.layout.size, task.feature_width, experiment.deploy.job_ttl)
+
+    def carry_out(
+        self, carrier: Carrier, commands: CommandBox, enough: int, excluded: frozenset[int]
+    ) -> dict[str, Any]:
+        """Runs to the end, or until `Quarantined`."""
+        log = self.station.log
+        dispatcher = Dispatcher(self.engine, carrier, self.journal, log, enough=enough, excluded=excluded)
+        status = StatusFile(self.station.status, self.run, dispatcher)
+        return FleetDriver(dispatcher, self.run, status, commands).carry_out(self.checkpoint)
+
+
+def _open(experiment: Experiment, station: Station, toml: str, cleanup: ExitStack) -> _Server:
+    workers = cleanup.enter_context(open_executor(experiment, station.log.warn))
+    assert experiment.data.devices != "auto"
+    parts = assemble_server(experiment, experiment.data.devices)
+    executor = workers.for_task(parts.task)
+    folder, checkpoint = open_folder(station.out, toml)
+    cleanup.callback(folder.close)
+    journal = Journal(station.out, keep=experiment.deploy.keep_journal)
+    cleanup.callback(journal.close)
+    run = Lifecycle(experiment, parts.task.model.layout, folder, station.listener)
+    setup = engine_setup(parts, executor, run.emit, experiment.run.wall_time)
+    engine = WallEngine(setup, experiment.data.devices, experiment.deploy.norm_bound)
+    return _Server(parts, engine, run, journal, checkpoint, station)
+
+
+def _check_end(experiment: Experiment) -> None:
     if experiment.run.wall_time is None and experiment.run.max_dispatches is None:
         raise UserError("run.wall_time: missing; accepted: the seconds the run lasts, e.g. run.wall_time=3600")
-    nodes = transport.nodes()
-    if not nodes:
-        raise UserError("devices: the fleet has none; accepted: one or more (`cabafl deploy init DIR --add 1`)")
-    return nodes
+
+
+def _run_id(out: Path) -> str:
+    """Random, the same for the whole life of a run: devices and server ignore messages of other runs."""
+    path = out / JOURNAL / RUN_ID
+    if not path.exists():
+        write_atomic(path, secrets.token_hex(16).encode())
+    return path.read_text(encoding="utf-8")
 
 
 def open_folder(out: Path, toml: str) -> tuple[RunFolder, Checkpoint | None]:
@@ -90,24 +167,16 @@ def open_folder(out: Path, toml: str) -> tuple[RunFolder, Checkpoint | None]:
     return folder, checkpoint
 
 
-def make_carrier(parts: Parts, capacity: int, transport: Transport, resumed: bool) -> FlowerCarrier:
-    """Opens the network of a run."""
-    task = parts.task
-    length = task.model.layout.size
-    grid = transport.open(reply_limit(length), resumed)
-    greeting = Greeting.of(parts.experiment, task, capacity).text()
-    return FlowerCarrier(grid, greeting, length, task.feature_width, parts.experiment.deploy.job_ttl)
-
-
 def capacity_of(experiment: Experiment, out: Path, needed: int) -> int:
     """The number of devices that can ever join the run: ``data.devices``; if that is "auto", the number the run in
-    ``out`` started with, or ``needed`` for a new run. Raises `UserError` if it is less than ``needed``."""
+    ``out`` started with, or ``needed`` for a new run. Raises `UserError` if a new run has fewer than ``needed``."""
     capacity = experiment.data.devices
-    if capacity == "auto" and (out / EXPERIMENT).exists():
+    started = (out / EXPERIMENT).exists()
+    if capacity == "auto" and started:
         capacity = load_experiment(out / EXPERIMENT).data.devices
     if capacity == "auto":
         return needed
-    if capacity < needed:
+    if capacity < needed and not started:
         raise UserError(
             f"data.devices = {capacity}: the fleet has a device {needed - 1}; accepted: {needed} or more, set when the "
             "run starts"

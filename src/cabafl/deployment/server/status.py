@@ -27,8 +27,11 @@ class DeviceStatus:
     job: int | None
     slot: int | None
     since: float | None  # when the job was sent, in seconds of the run
-    seen: float | None  # last answer, in seconds since the epoch
+    seen: float | None  # last news of it, in seconds since the epoch
     jobs: int  # sent to it so far
+    faults: int  # messages refused and jobs failed
+    clipped: int  # uploads, features and claims that the defence has cut back
+    declined: str | None  # why it does not take part, if it is connected
 
 
 class StatusFile:
@@ -57,10 +60,14 @@ class StatusFile:
             "run": str(self.run.folder.path),
             "method": experiment.method.name,
             "seconds": self.dispatcher.now(),
-            "wall_time": experiment.run.wall_time,
+            "wall_time": engine.limits.seconds,
             "version": engine.version,
             "uploads": engine.ledger.uploads,
             "losses": dict(engine.ledger.losses),
+            "quarantined": self.dispatcher.journal.quarantined,
+            "in_flight": len(engine.flights),
+            "online": len(engine.present),
+            "since_upload": self.dispatcher.since_upload,
             "accuracy": rows[-1].accuracy if rows else None,
             "devices": [asdict(line) for line in self._devices()],
         }
@@ -81,6 +88,9 @@ class StatusFile:
                 None if flight is None else flight.started,
                 self.dispatcher.seen.get(device),
                 int(engine.selections[device]),
+                self.dispatcher.faults[device],
+                sum(engine.defence.counts.get(device, {}).values()),
+                self.dispatcher.declined.get(device),
             )
 
 

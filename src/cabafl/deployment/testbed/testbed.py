@@ -1,6 +1,6 @@
-"""A whole fleet on one machine: real processes, TCP, TLS and keys, as in a real deployment."""
+"""A whole fleet on this machine: broker, device processes and server, with TCP, TLS, certificates and slow devices."""
 
-import shutil
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -12,19 +12,21 @@ import numpy as np
 
 from cabafl.assembly import make_fleet as simulated_fleet
 from cabafl.config import Experiment
-from cabafl.deployment.flower.superlink import SuperLink
+from cabafl.deployment.broker import start_broker
 from cabafl.deployment.folder.layout import DEVICE, Device, FleetFolder, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
-from cabafl.deployment.server.serve import Warn, serve
+from cabafl.deployment.log import Log
+from cabafl.deployment.mqtt.fleet import MqttFleet
+from cabafl.deployment.server.commands import COMMANDS
+from cabafl.deployment.server.serve import Station, serve
 from cabafl.deployment.server.status import STATUS
-from cabafl.deployment.testbed.programs import environment, start_proxy, start_superlink
 from cabafl.lifecycle.run import Listener
-from cabafl.processes.children import LOOPBACK, Children, free_ports
+from cabafl.processes.children import LOOPBACK, Child, Children, free_ports
 from cabafl.recording.folder import SUMMARY
 from cabafl.toml import toml_value
 
 RUN, FLEET, LOGS = "run", "fleet", "logs"
-HEARTBEAT = 10.0  # seconds
+HEARTBEAT = 10  # seconds
 WALL_TIME = 600.0  # seconds
 
 
@@ -41,7 +43,7 @@ class Testbed:
         """The run folder."""
         return self.path / RUN
 
-    def serve(self, experiment: Experiment, listener: Listener | None, warn: Warn) -> dict[str, Any] | None:
+    def serve(self, experiment: Experiment, listener: Listener | None, log: Log) -> dict[str, Any] | None:
         """Starts all processes, runs the experiment, stops all processes. Continues an interrupted run; returns None if
         the run is already complete."""
         if (self.run / SUMMARY).exists():
@@ -50,36 +52,25 @@ class Testbed:
         fleet = self._fleet(experiment)
         with ExitStack() as stack:
             children = stack.enter_context(Children(self.path / LOGS))
-            start_superlink(children, fleet)
-            if has_proxy():
-                start_proxy(children, fleet)
-            else:
-                warn("nginx is not installed: devices connect directly to the SuperLink, still with TLS and their keys")
-            for device in fleet.devices():
-                start_device(children, device)
-            return serve(
-                experiment,
-                SuperLink(fleet),
-                self.run,
-                status=fleet.state / STATUS,
-                listener=listener,
-                warn=warn,
-            )
+            start_broker(children, fleet)
+            devices = [start_device(children, device) for device in fleet.devices()]
+            for child in devices:  # all at once, then the broker
+                stack.callback(child.process.terminate)
+            station = Station(self.run, log, fleet.state / STATUS, fleet.state / COMMANDS, listener)
+            return serve(experiment, MqttFleet(fleet), station)
 
     def _fleet(self, experiment: Experiment) -> FleetFolder:
         folder = self.path / FLEET
         if folder.exists():
             return FleetFolder.load(folder)
-        port, superlink_port = free_ports(2)
-        settings = FleetSettings(ip=(LOOPBACK,), port=port, superlink_port=superlink_port, listen=LOOPBACK)
-        fleet = make_fleet(folder, settings, self.devices)
-        server = settings.address if has_proxy() else settings.superlink
+        [port] = free_ports(1)
+        fleet = make_fleet(folder, FleetSettings(ip=(LOOPBACK,), port=port, listen=LOOPBACK), self.devices)
         for device, more in zip(fleet.devices(), paces(experiment, self.devices, self.scale), strict=True):
-            lines = {"server": server, "id": device.id, "partition-id": device.partition, **more}
+            lines = {"server": device.server, "id": device.id, "partition-id": device.partition, **more}
             if experiment.data.root is not None:
                 lines["root"] = experiment.data.root
             text = "".join(f"{key} = {toml_value(value)}\n" for key, value in lines.items())
-            (device.folder / DEVICE).write_text(text, encoding="utf-8")
+            (device.folder / DEVICE).write_text(text + "\n[terms]\nlabels = true\n", encoding="utf-8")
         return fleet
 
 
@@ -107,12 +98,8 @@ def paces(experiment: Experiment, devices: int, scale: float) -> list[Mapping[st
     ]
 
 
-def has_proxy() -> bool:
-    """Whether nginx is installed."""
-    return shutil.which("nginx") is not None or Path("/usr/sbin/nginx").exists()
-
-
-def start_device(children: Children, device: Device) -> None:
+def start_device(children: Children, device: Device) -> Child:
     """Starts a device process; its output goes to ``device-ID.log``."""
     command = [sys.executable, "-m", "cabafl", "deploy", "device", str(device.folder)]
-    children.start(f"device-{device.id}", command, environment(device.folder), device.folder)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return children.start(f"device-{device.id}", command, environment, device.folder)

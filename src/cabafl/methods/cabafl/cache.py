@@ -1,5 +1,6 @@
 """The two-level cache: L2 holds the models that travel, L1 the ones that passed the screening and are aggregated."""
 
+from array import array
 from bisect import bisect_left
 from typing import NamedTuple
 
@@ -10,11 +11,11 @@ from cabafl.state import State
 class SimilarityHistory(State):
     """Every similarity seen so far, in ascending order.
 
-    A plain sorted list: an insertion moves half of it, which takes 20 microseconds at 100,000 entries.
+    A plain sorted array: an insertion moves half of it, which takes 20 microseconds at 100,000 entries.
     """
 
     def __init__(self) -> None:
-        self.values: list[float] = []
+        self.values = array("d")
 
     def insert(self, similarity: float) -> tuple[int, int]:
         """Adds a similarity; returns its 1-based rank (the first among equals) and the new length."""
@@ -34,6 +35,7 @@ class Slot(State):
         self.trained = 0  # c, trainings since the last aggregation
         self.trace: list[int] = []  # devices of the L2 model, including the one that trains it now
         self.samples = 0  # DS2, data size over the trace
+        self.booked = 0  # of it by the last visit: the device may claim another number of samples before the job ends
         self.l1 = model
         self.l1_trace: list[int] = []
         self.l1_samples = 0  # DS1
@@ -42,11 +44,12 @@ class Slot(State):
         """Books a device, at dispatch."""
         self.trace.append(device)
         self.samples += samples
+        self.booked = samples
 
-    def unvisit(self, samples: int) -> None:
+    def unvisit(self) -> None:
         """Takes back the last booking, because the job was lost."""
         self.trace.pop()
-        self.samples -= samples
+        self.samples -= self.booked
 
     def promote(self) -> None:
         """Copies L2 to L1, with trace and data size."""

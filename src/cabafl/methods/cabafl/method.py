@@ -104,7 +104,7 @@ class CaBaFL(Method):
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
         """Takes back the booking and sends the model, unchanged, to another device."""
-        self.cache.slots[job.slot].unvisit(int(server.sizes[job.device]))
+        self.cache.slots[job.slot].unvisit()
         self.waiting.append(job.slot)
         self._dispatch_waiting(server, without=job.device)
 

@@ -157,4 +157,4 @@ class SlotDevices(Population):
     def facts(self, devices: list[int], weights: list[float]) -> dict[str, Any]:
         """The devices and their weights in the mean."""
         total = sum(weights)
-        return {"devices": devices, "weights": [weight / total for weight in weights]}
+        return {"devices": devices, "weights": [weight / total if total else 0.0 for weight in weights]}

@@ -1,0 +1,155 @@
+"""Whether the device may train now: its own function, power supply, temperature and time of day."""
+
+import importlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cabafl.deployment.device.energy import SYSTEM
+from cabafl.deployment.device.terms import When, hours_of
+from cabafl.errors import UserError
+
+COLDEST, HOTTEST = -40.0, 125.0  # degrees Celsius; broken sensors report values outside, or exactly 0
+LONGEST_REASON = 200  # characters
+_BATTERIES = ("Battery", "UPS")
+_log = logging.getLogger(__name__)
+
+Check = Callable[[], str | None]
+
+
+class Conditions:
+    """The checks of a `When`. A source that cannot be read is a `UserError` at the start, and a no later on."""
+
+    def __init__(self, when: When, system: Path = SYSTEM, clock: Callable[[], float] = time.time) -> None:
+        self._checks: list[Check] = []
+        if when.hours is not None:
+            self._checks.append(Hours(when.hours, clock))
+        if when.mains_power:
+            self._checks.append(MainsPower(system / "class/power_supply"))
+        if when.below_celsius is not None:
+            self._checks.append(Temperature(when.below_celsius, system))
+        if when.function is not None:
+            self._checks.append(OwnFunction(when.function))
+        for check in self._checks:
+            check()
+
+    def unmet(self) -> str | None:
+        """Why the device must not train now, without anything private; None: it may."""
+        for check in self._checks:
+            try:
+                reason = check()
+            except UserError as error:
+                reason = str(error)
+            if reason is not None:
+                return reason
+        return None
+
+
+class Hours:
+    """Local time; the start belongs to the hours, the end does not."""
+
+    def __init__(self, hours: str, clock: Callable[[], float]) -> None:
+        self._text, self._clock = hours, clock
+        self._start, self._end = hours_of(hours)
+
+    def __call__(self) -> str | None:
+        now = time.localtime(self._clock())
+        minute = now.tm_hour * 60 + now.tm_min
+        if self._start < self._end:
+            inside = self._start <= minute < self._end
+        else:
+            inside = minute >= self._start or minute < self._end
+        return None if inside else f"outside its hours {self._text}"
+
+
+class MainsPower:
+    """The power supplies that Linux knows. Batteries of mice and the like (scope Device) do not count.
+
+    A machine without a battery is on mains power. With one, an external supply must be online; if Linux knows none,
+    no battery may be discharging.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self) -> str | None:
+        try:
+            supplies = [path for path in sorted(self._folder.iterdir()) if _word(path / "scope") != "Device"]
+            batteries = [path for path in supplies if _word(path / "type", required=True) in _BATTERIES]
+            external = [word for path in supplies if path not in batteries and (word := _word(path / "online"))]
+            charges = [_word(path / "status", required=True) for path in batteries]
+        except OSError as error:
+            raise UserError(f"when.mains_power: {self._folder} cannot be read: {error.strerror}") from None
+        if not batteries or any(word != "0" for word in external):
+            return None
+        if not external and all(word in ("Charging", "Full", "Not charging") for word in charges):
+            return None
+        return "not on mains power"
+
+
+class Temperature:
+    """The hottest of all sensors that report something plausible."""
+
+    def __init__(self, below: float, system: Path) -> None:
+        self._below, self._system = below, system
+
+    def __call__(self) -> str | None:
+        hottest = max(self._celsius(), default=None)
+        if hottest is None:
+            raise UserError("when.below_celsius: this machine has no readable temperature sensor")
+        return None if hottest < self._below else f"{hottest:.0f} degrees Celsius, not below {self._below:g}"
+
+    def _celsius(self) -> Iterator[float]:
+        for pattern in ("thermal/thermal_zone*/temp", "hwmon/hwmon*/temp*_input", "hwmon/hwmon*/device/temp*_input"):
+            for path in (self._system / "class").glob(pattern):
+                try:
+                    value = int(path.read_text(encoding="ascii")) / 1000
+                except (OSError, ValueError):
+                    continue  # a part that is switched off
+                if COLDEST < value < HOTTEST and value != 0:
+                    yield value
+
+
+class OwnFunction:
+    """A function of the user that returns True, or False or a reason."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._complaint = ""
+        module, _, function = name.partition(":")
+        try:
+            self._function = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise UserError(f"when.function = {name!r}: cannot be used: {error}") from None
+
+    def __call__(self) -> str | None:
+        try:
+            answer = self._function()
+        except Exception as error:
+            self._complain(f"{type(error).__name__}: {error}")
+            raise UserError(f"when.function = {self._name!r}: fails: {type(error).__name__}") from error
+        if answer is True:
+            return None
+        if answer is False:
+            return f"{self._name} says no"
+        if isinstance(answer, str):
+            return " ".join(answer.split())[:LONGEST_REASON] or f"{self._name} says no"
+        kind = type(answer).__name__
+        raise UserError(f"when.function = {self._name!r}: returns {kind}; accepted: True, False or a reason") from None
+
+    def _complain(self, text: str) -> None:
+        """Logs what stays on the device, once: the function is asked again and again."""
+        if text != self._complaint:
+            _log.warning("when.function = %r fails: %s", self._name, text)
+            self._complaint = text
+
+
+def _word(path: Path, required: bool = False) -> str | None:
+    """The content of a small file; None if it does not exist and need not."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        if required:
+            raise
+        return None

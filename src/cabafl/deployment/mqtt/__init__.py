@@ -1,0 +1,1 @@
+"""MQTT 5 as the network between server and devices."""

@@ -1,0 +1,266 @@
+"""One connection to the broker: mutual TLS, a persistent session, reconnection. A thread of the client library does the
+network work; what arrives waits in `Link.incoming`."""
+
+import queue
+import ssl
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from cabafl.deployment.folder.certificates import problem
+from cabafl.errors import UserError
+
+QOS = 1  # at least once; both sides ignore what they have already handled
+RECONNECT_DELAY = 1, 15  # seconds: first, longest
+SLOW_DELAY = 30, 300  # the same, when another client uses the same certificate
+CONNECT_TIMEOUT = 10.0  # seconds
+FLUSH_TIMEOUT = 5.0  # seconds to deliver the last messages before a disconnection
+TAKEN_OVER = 142  # MQTT reason code: another client has connected with the same client ID
+NOT_AUTHORIZED = 135
+TOO_LARGE = 149
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The files that identify a client to the broker, and the broker to the client."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    def context(self) -> ssl.SSLContext:
+        """TLS 1.2 or newer with these files; raises `UserError` if one cannot be used."""
+        for path in (self.ca, self.certificate, self.key):
+            if not path.is_file():
+                raise UserError(f"{path}: missing; accepted: a folder made by `cabafl deploy init`")
+        try:
+            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.ca))
+            context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise UserError(f"{self.certificate}: cannot be used with {self.key.name} and {self.ca}: {error}") from None
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+
+@dataclass(frozen=True)
+class Account:
+    """How a client connects. ``session`` seconds after it disconnects the broker forgets its session; at most
+    ``window`` messages that it has not acknowledged are on their way to it."""
+
+    host: str
+    port: int
+    user: str
+    credentials: Credentials
+    keepalive: int = 30
+    session: int = 86400
+    window: int = 20
+
+
+@dataclass(frozen=True)
+class Will:
+    """What the broker publishes, retained, when the client has been gone for ``delay`` seconds."""
+
+    topic: str
+    payload: bytes
+    delay: int
+
+
+class Packet(NamedTuple):
+    """A message from the broker. `Link.confirm` acknowledges it."""
+
+    topic: str
+    payload: bytes
+    mid: int
+    connection: int
+
+
+class Connected(NamedTuple):
+    """The connection is up. ``resumed``: the broker still had the session."""
+
+    resumed: bool
+
+
+class Disconnected(NamedTuple):
+    """The connection is down, or could not be made; the library tries again. ``taken_over``: another client uses the
+    same certificate."""
+
+    text: str
+    taken_over: bool = False
+
+
+Incoming = Packet | Connected | Disconnected
+
+
+class Link:
+    """A client of the broker. It stays connected until `close`."""
+
+    def __init__(
+        self,
+        account: Account,
+        will: Will | None = None,
+        manual: bool = False,
+        deliver: Callable[[Incoming | None], None] | None = None,
+    ) -> None:
+        """``manual``: packets are acknowledged by `confirm` only, and delivered again until then. ``deliver`` gets what
+        arrives, in the library's thread, instead of the queue ``incoming``."""
+        self.account = account
+        self.incoming: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
+        self._deliver = deliver or self.incoming.put
+        self.connection = 0  # number of connections so far
+        self.online = threading.Event()
+        self.packet_limit: int | None = None  # bytes, as the broker announces
+        self._welcomed = False  # since the last attempt to connect
+        self._client = Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=account.user,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            manual_ack=manual,
+        )
+        self._client.tls_set_context(account.credentials.context())
+        self._client.reconnect_delay_set(*RECONNECT_DELAY)
+        self._client.connect_timeout = CONNECT_TIMEOUT
+        self._client.on_connect = self._on_connect
+        self._client.on_connect_fail = self._on_connect_fail
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_message = self._on_message
+        if will is not None:
+            properties = _properties(PacketTypes.WILLMESSAGE)
+            properties.WillDelayInterval = will.delay
+            self._client.will_set(will.topic, will.payload, QOS, retain=True, properties=properties)
+
+    def open(self) -> None:
+        """Starts to connect; does not wait. ``incoming`` says when the connection is up."""
+        properties = _properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = self.account.session
+        properties.ReceiveMaximum = self.account.window
+        self._client.connect_async(
+            self.account.host,
+            self.account.port,
+            keepalive=self.account.keepalive,
+            clean_start=False,
+            properties=properties,
+        )
+        self._client.loop_start()
+
+    def subscribe(self, *topics: str) -> None:
+        """Asks for the messages of these topics, retained ones first."""
+        options = SubscribeOptions(qos=QOS)
+        self._client.subscribe([(topic, options) for topic in topics])
+
+    def unsubscribe(self, topic: str) -> None:
+        """The reverse of `subscribe`."""
+        self._client.unsubscribe(topic)
+
+    def publish(self, topic: str, payload: bytes, retain: bool = False, expires: float | None = None) -> None:
+        """Sends a message, now or when the connection is up again. The broker drops it after ``expires`` seconds."""
+        properties = None
+        if expires is not None:
+            properties = _properties(PacketTypes.PUBLISH)
+            properties.MessageExpiryInterval = max(1, min(int(expires), 0xFFFFFFFF))
+        self._client.publish(topic, payload, QOS, retain, properties)
+
+    def confirm(self, packet: Packet) -> None:
+        """Acknowledges a packet; one of an earlier connection is delivered again anyway."""
+        if packet.connection == self.connection:
+            self._client.ack(packet.mid, QOS)
+
+    def slow_down(self, slow: bool = True) -> None:
+        """Waits longer before each new connection, because another client takes this one's place again and again; or
+        no longer than usual."""
+        self._client.reconnect_delay_set(*(SLOW_DELAY if slow else RECONNECT_DELAY))
+
+    def wake(self) -> None:
+        """Puts None into ``incoming``: gives up waiting. Safe in a signal handler."""
+        self._deliver(None)
+
+    def close(self, *last: tuple[str, bytes]) -> None:
+        """Publishes the last messages, retained, and disconnects; without connection it only stops trying."""
+        if self.online.is_set():
+            for topic, payload in last:
+                info = self._client.publish(topic, payload, QOS, retain=True)
+                try:
+                    info.wait_for_publish(FLUSH_TIMEOUT)
+                except (RuntimeError, ValueError):
+                    break
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    # Callbacks, in the library's thread
+
+    def _on_connect(
+        self, client: Client, userdata: Any, flags: ConnectFlags, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        self._welcomed = True
+        if reason.is_failure:
+            self._deliver(Disconnected(f"the broker refuses the connection: {reason}"))
+            return
+        limit = getattr(properties, "MaximumPacketSize", None)
+        self.packet_limit = limit if isinstance(limit, int) else None
+        self.connection += 1
+        self.online.set()
+        self._deliver(Connected(flags.session_present))
+
+    def _on_connect_fail(self, client: Client, userdata: Any) -> None:
+        error = sys.exc_info()[1]
+        self._deliver(Disconnected(explain(error, self.account)))
+
+    def _on_disconnect(
+        self,
+        client: Client,
+        userdata: Any,
+        flags: DisconnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        self.online.clear()
+        if self._welcomed:
+            self._deliver(Disconnected(f"disconnected: {reason}", reason.value == TAKEN_OVER))
+        else:
+            self._deliver(Disconnected(refused(self.account)))
+        self._welcomed = False
+
+    def _on_message(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
+        self._deliver(Packet(message.topic, bytes(message.payload), message.mid, self.connection))
+
+
+def _properties(packet: int) -> Properties:
+    return Properties(packet)  # type: ignore[no-untyped-call]
+
+
+def refused(account: Account) -> str:
+    """One line about a connection that the broker has ended before a word."""
+    try:
+        found = problem(account.credentials.certificate, account.user)
+    except UserError as error:
+        found = str(error)
+    return found or (
+        f"the broker ends the connection at once: the certificate of {account.user} is revoked or of another fleet, or "
+        "one of the clocks is wrong (or the broker does not speak MQTT 5 over TLS)"
+    )
+
+
+def explain(error: BaseException | None, account: Account) -> str:
+    """One line about a connection that could not be made, with what to do about it."""
+    where = f"{account.host}:{account.port}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code == 9:  # X509_V_ERR_CERT_NOT_YET_VALID
+            return f"{where}: its certificate is not valid yet: this machine's clock is behind; set it (NTP)"
+        if error.verify_code == 10:  # X509_V_ERR_CERT_HAS_EXPIRED
+            return (
+                f"{where}: its certificate has expired, or this machine's clock is ahead; set the clock, or renew with "
+                "`cabafl deploy init DIR --renew`"
+            )
+        return f"{where}: its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"{where}: no TLS connection: {error.reason or error}"
+    return f"{where}: cannot be reached: {error}"

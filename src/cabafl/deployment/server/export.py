@@ -1,0 +1,30 @@
+"""The model of a run that is not going on."""
+
+import shutil
+from pathlib import Path
+
+from cabafl.assembly import make_method, make_server_task
+from cabafl.config import load_experiment
+from cabafl.engine.checkpoint import load_checkpoint
+from cabafl.errors import UserError
+from cabafl.lifecycle.run import experiment_text
+from cabafl.recording.folder import EXPERIMENT, MODEL, save_model
+
+
+def export_stopped(run: Path, out: Path) -> str:
+    """Writes the final model of a finished run, or that of the last checkpoint of an interrupted one."""
+    if (run / MODEL).exists():
+        shutil.copyfile(run / MODEL, out)
+        return f"the final model: {out}"
+    nothing = UserError(f"{run}: has no model yet; accepted: a run with a checkpoint, or one that is going on")
+    if not (run / EXPERIMENT).exists():
+        raise nothing
+    experiment = load_experiment(run / EXPERIMENT)
+    make_method(experiment)  # a checkpoint contains objects of the method's module
+    checkpoint = load_checkpoint(run, experiment_text(run))
+    if checkpoint is None:
+        raise nothing
+    layout = make_server_task(experiment).model.layout
+    save_model(out, layout.tensors(checkpoint.engine["model"]))
+    engine = checkpoint.engine
+    return f"version {engine['version']} at {engine['now']:.0f} s, from the last checkpoint: {out}"

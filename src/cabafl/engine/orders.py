@@ -1,0 +1,25 @@
+"""What the engine on the wall clock wants to be sent to devices."""
+
+from dataclasses import dataclass
+
+from cabafl.methods.base import FeatureKind, Ints, Weights
+from cabafl.state import State
+
+
+@dataclass(frozen=True)
+class Question(State):
+    """A feature collection under way."""
+
+    weights: Weights
+    kind: FeatureKind
+    asked: Ints  # devices
+    until: float  # devices that have not answered by then are left out
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the method has ordered since the last `WallEngine.take_orders`."""
+
+    jobs: list[int]  # to send
+    ask: bool  # whether to send the feature query
+    cancelled: list[tuple[int, int]]  # (job, device): the device need not go on with it

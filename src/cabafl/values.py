@@ -1,0 +1,64 @@
+"""Types of settings that accept more than one kind of value; a wrong value is an error that says what is accepted."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from cabafl.tiers import CONFIGS, TIERS
+
+
+def _auto_or_count(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError("accepted: 'auto' or a whole number from 1")
+
+
+def _auto_or_workers(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1024):
+        return value
+    raise ValueError("accepted: 'auto' (one per core), 0 (no worker processes) or a number of worker processes")
+
+
+def _counts_or_config(value: Any) -> Any:
+    if isinstance(value, str):
+        if value in CONFIGS:
+            return value
+    elif isinstance(value, Mapping) and all(
+        name in TIERS and isinstance(n, int) and n >= 0 for name, n in value.items()
+    ):
+        return dict(value)
+    raise ValueError(f"accepted: {', '.join(CONFIGS)} or a table of counts for {', '.join(TIERS)}")
+
+
+def _watts_by_tier(value: Any) -> Any:
+    if isinstance(value, Mapping) and all(
+        name in TIERS and isinstance(w, int | float) and w >= 0 for name, w in value.items()
+    ):
+        return {name: float(w) for name, w in value.items()}
+    raise ValueError(f"accepted: a table of watts (0 or more) for {', '.join(TIERS)}")
+
+
+def _auto_or_positive(value: Any) -> Any:
+    if value in ("auto", None) or (_is_number(value) and 0 < value < math.inf):
+        return value if isinstance(value, str) or value is None else float(value)
+    raise ValueError("accepted: 'auto', 'none' or a number above 0")
+
+
+def _auto_or_share(value: Any) -> Any:
+    if value in ("auto", None) or (_is_number(value) and 0 < value <= 1):
+        return value if isinstance(value, str) or value is None else float(value)
+    raise ValueError("accepted: 'auto', 'none' or a number above 0, at most 1")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+Workers = Annotated[Literal["auto"] | int, BeforeValidator(_auto_or_workers)]
+Devices = Annotated[Literal["auto"] | int, BeforeValidator(_auto_or_count)]
+TierCounts = Annotated[str | dict[str, int], BeforeValidator(_counts_or_config)]
+TierWatts = Annotated[dict[str, float], BeforeValidator(_watts_by_tier)]
+AutoPositive = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_positive)]
+AutoShare = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_share)]

@@ -1,0 +1,181 @@
+"""What an operator sees of `cabafl deploy status | stop | export | set`: answers and one-line errors."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("cryptography", reason="cryptography is not installed (extra `deploy`)")
+
+from cabafl.cli.main import app
+from cabafl.deployment.folder.layout import FleetFolder, FleetSettings
+from cabafl.deployment.folder.provision import make_fleet
+from cabafl.deployment.server import commands
+from cabafl.deployment.server.commands import COMMANDS, LOCK, CommandBox
+from cabafl.deployment.server.status import STATUS
+from cabafl.errors import UserError
+from cabafl.files import lock
+
+LINE = {
+    "device": 0,
+    "online": True,
+    "samples": 10,
+    "job": 7,
+    "slot": 1,
+    "since": 5.0,
+    "seen": time.time(),
+    "jobs": 3,
+    "faults": 0,
+    "clipped": 2,
+    "declined": None,
+}
+FOUND = {
+    "state": "running",
+    "updated": time.time(),
+    "run": "/somewhere/run",
+    "method": "cabafl",
+    "seconds": 12.0,
+    "wall_time": None,
+    "version": 4,
+    "uploads": 9,
+    "losses": {"crash": 1},
+    "quarantined": 0,
+    "in_flight": 1,
+    "online": 1,
+    "since_upload": 1.0,
+    "accuracy": None,
+    "devices": [LINE, {**LINE, "device": 1, "online": False, "seen": None, "since": None, "declined": "not [red] now"}],
+}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
+    monkeypatch.setattr(commands, "CHECK_INTERVAL", 0.0)
+    made = make_fleet(tmp_path / "fleet", FleetSettings(ip=("192.0.2.7",)), 2)
+    made.state.mkdir(exist_ok=True)
+    return made
+
+
+@pytest.fixture
+def server(fleet: FleetFolder) -> Iterator[None]:
+    """A server that accepts everything but settings that end with an x; `stop` ends it."""
+    box, end = CommandBox(fleet.state / COMMANDS), threading.Event()
+    (fleet.state / STATUS).write_text(json.dumps({**FOUND, "state": "complete"}))
+
+    def work() -> None:
+        with (fleet.state / LOCK).open("w") as file:
+            lock(file, "busy")
+            ready.set()
+            while not end.is_set():
+                for command in box.take():
+                    if command.kind == "export":
+                        box.attachment(command).write_bytes(b"model")
+                    settings = command.values.get("settings", [])
+                    box.answer(command, not any(text.endswith("x") for text in settings), f"{command.values}")
+                    if command.kind == "stop":
+                        end.set()
+                time.sleep(0.01)
+
+    ready, thread = threading.Event(), threading.Thread(target=work)
+    thread.start()
+    ready.wait()
+    yield
+    end.set()
+    thread.join()
+
+
+def run(*words: str | Path) -> str:
+    """The output of a command that succeeds."""
+    result = CliRunner().invoke(app, ["deploy", *map(str, words)], env={"COLUMNS": "200"})
+    assert result.exception is None, result.exception
+    return result.output
+
+
+def refused(*words: str | Path) -> str:
+    """The line of a command that fails."""
+    result = CliRunner().invoke(app, ["deploy", *map(str, words)])
+    assert isinstance(result.exception, UserError), result.exception
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+# Without a server
+
+
+def test_without_a_server_there_is_nothing_to_operate(fleet: FleetFolder, tmp_path: Path) -> None:
+    assert "no server has run here yet" in refused("status", fleet.path)
+    for line in (refused("stop", fleet.path), refused("set", fleet.path, "run.wall_time=50")):
+        assert line.endswith("accepted: while `cabafl deploy server` or `local` runs")
+    assert "no server has run here yet" in refused("export", fleet.path, "--out", tmp_path / "model")
+    (fleet.state / STATUS).write_text(json.dumps({**FOUND, "run": str(tmp_path / "run")}))
+    assert "has no model yet" in refused("export", fleet.path, "--out", tmp_path / "model")
+
+
+@pytest.mark.parametrize("command", ["status", "stop", "export", "set", "server", "device"])
+def test_a_folder_that_is_no_fleet(tmp_path: Path, command: str) -> None:
+    more = {"export": ["--out", str(tmp_path / "model")], "set": ["a.b=1"]}.get(command, [])
+    assert "a folder made by `cabafl deploy init`" in refused(command, tmp_path, *more)
+
+
+def test_a_device_that_does_not_exist_and_a_log_of_no_form(fleet: FleetFolder) -> None:
+    assert refused("device", fleet.path, "--id", "7") == "--id = 7: no such device; accepted: 0, 1"
+    assert refused("device", fleet.path, "--id", "1", "--log", "xml") == "--log = 'xml': unknown; accepted: text, json"
+    assert refused("server", fleet.path, "--log", "xml") == "--log = 'xml': unknown; accepted: text, json"
+    assert "run.wall_time: missing" in refused("server", fleet.path)
+
+
+# Status
+
+
+def test_the_status_as_table_and_as_json(fleet: FleetFolder) -> None:
+    (fleet.state / STATUS).write_text(json.dumps(FOUND))
+    shown = run("status", fleet.path)
+    assert "cabafl: running, 12 s of -; version 4, accuracy -, 9 uploads" in shown
+    assert "jobs lost: 1 crash" in shown
+    assert "not [red] now" in shown
+    assert "never" in shown
+    assert json.loads(run("status", fleet.path, "--json")) == FOUND
+
+
+def test_a_status_that_is_damaged(fleet: FleetFolder) -> None:
+    for text in ("{", "[]"):
+        (fleet.state / STATUS).write_text(text)
+        assert str(fleet.state / STATUS) in refused("status", fleet.path)
+
+
+def test_the_folder_of_deploy_local_stands_for_its_fleet(fleet: FleetFolder) -> None:
+    (fleet.state / STATUS).write_text(json.dumps(FOUND))
+    assert "9 uploads" in run("status", fleet.path.parent)
+
+
+# With a server
+
+
+@pytest.mark.usefixtures("server")
+def test_set_is_passed_on_and_refused_in_one_line(fleet: FleetFolder) -> None:
+    assert run("set", fleet.path, "run.wall_time=50", "a=1").strip() == "{'settings': ['run.wall_time=50', 'a=1']}"
+    assert refused("set", fleet.path, "run.x") == "{'settings': ['run.x']}"
+
+
+@pytest.mark.usefixtures("server")
+def test_export_writes_a_new_file(fleet: FleetFolder, tmp_path: Path) -> None:
+    out = tmp_path / "model.safetensors"
+    assert run("export", fleet.path, "--out", out).replace("\n", "").endswith(str(out))
+    assert out.read_bytes() == b"model"
+    assert refused("export", fleet.path, "--out", out).endswith("exists; accepted: a new file")
+    assert refused("export", fleet.path, "--out", tmp_path / "no/model").endswith("its folder does not exist")
+
+
+@pytest.mark.usefixtures("server")
+def test_stop_waits_for_the_end(fleet: FleetFolder) -> None:
+    assert run("stop", fleet.path, "--now").split("\n")[:2] == ["{'at_once': True}", "complete: /somewhere/run"]
+    assert "no server runs on this fleet" in refused("stop", fleet.path)
+
+
+@pytest.mark.usefixtures("server")
+def test_stop_without_waiting(fleet: FleetFolder) -> None:
+    assert run("stop", fleet.path, "--no-wait").strip() == "{'at_once': False}"

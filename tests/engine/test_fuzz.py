@@ -1,0 +1,253 @@
+"""Nothing a device sends stops a run or makes a number that is not finite: every method, any order of inputs.
+
+``CABAFL_FUZZ=2000`` tries so many sequences per method instead of a few.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cabafl.assembly import make_method
+from cabafl.config import load_experiment
+from cabafl.engine.core import EngineSetup, Limits
+from cabafl.engine.defence import DefenceRules
+from cabafl.engine.inputs import (
+    Arrived,
+    Changed,
+    Failed,
+    Gathered,
+    Input,
+    Joined,
+    Left,
+    Passed,
+    Started,
+    Stopping,
+)
+from cabafl.engine.wall import WallEngine
+from cabafl.execution.inline import LazyExecutor
+from cabafl.learning.evaluation import Score
+from cabafl.methods.base import LossReason, Method, Weights
+from cabafl.recording.events import Event
+from tests.runs import ALL_METHODS
+from tests.scripted import vector
+
+EXAMPLES = int(os.environ.get("CABAFL_FUZZ", "25"))
+DEVICES, WIDTH = 7, 3
+INITIAL = vector(0.5, -0.25, 1.0, 2.0, 1.0)
+TRAINABLE = 4
+VARIANTS: dict[str, list[str]] = {
+    **{name: [f"method.name={name}"] for name in ALL_METHODS if name != "cabafl"},
+    "cabafl": ["method.m=2", "method.k=2"],
+    "cabafl by size": ["method.m=1", "method.k=1", "method.selection=size", "method.aggregation=mean"],
+    "cabafl with alpha 0": ["method.m=2", "method.k=3", "method.alpha=0", "method.l1_cache=false"],
+    "fedavg over all": ["method.name=fedavg", "method.normaliser=all", "method.round_timeout=4"],
+    "fedprox by size": ["method.name=fedprox", "method.sampling=proportional", "method.partial_fraction=0.5"],
+    "fedasync hinge": ["method.name=fedasync", "method.function=hinge", "method.a=10", "method.alpha=1"],
+    "fedsa over all": ["method.name=fedsa", "method.normaliser=all", "method.mixing=sequential", "method.tau0=1"],
+    "fedsa by uploads": ["method.name=fedsa", "method.counts=uploads", "method.round_timeout=4"],
+    "safa with all": ["method.name=safa", "method.population=all", "method.cache_init=first_epoch"],
+    "safa over all": ["method.name=safa", "method.aggregate_over=all", "method.tau=1", "method.round_timeout=4"],
+    "safa in flight": ["method.name=safa", "method.aggregate_over=inflight", "method.lag_rule=official_code"],
+    "wkafl by loss": ["method.name=wkafl", "method.stage_rule=loss", "method.buffer=1", "method.sim_min=-1"],
+    "fedbuff big steps": ["method.name=fedbuff", "method.server_lr=50.0", "method.buffer=1"],
+    "ca2fl at once": ["method.name=ca2fl", "method.refresh=immediate", "method.buffer=1", "method.server_lr=9.0"],
+}
+NAN, INF = float("nan"), float("inf")
+SAMPLES = [10, 0, 1, 55, 10**9, 2**53, 2**70, -3]
+COSTS = [1.0, 0.0, -5.0, NAN, INF, -INF, 1e308]
+LOSSES = [None, 0.5, NAN, INF, -1e300, 1e300]
+NORMS = [0.1, 1.0, 1e14, -1e14, 4e14, 1e38, -1e38, 0.0, NAN, INF, 1e-40]
+REASONS: list[LossReason] = ["crash", "left", "timeout", "rejected", "stale"]
+CHANGES: list[tuple[str, Any]] = [
+    ("run.wall_time", 500.0),
+    ("run.wall_time", None),
+    ("run.evaluate_every", 3.0),
+    ("run.evaluate_every", 40.0),
+    ("run.evaluate_versions", 2),
+    ("run.evaluate_versions", None),
+    ("run.slot_timeout", 2.0),
+    ("run.slot_timeout", "auto"),
+    ("run.slot_timeout", None),
+    ("run.max_staleness", 1),
+    ("run.max_dispatches", 9),
+    ("run.max_dispatches", None),
+    ("run.defence.update_clip", 0.5),
+    ("run.defence.update_clip", None),
+    ("run.defence.feature_clip", 1.0),
+    ("run.defence.sample_quantile", 0.5),
+    ("run.defence.sample_factor", 1.0),
+    ("deploy.norm_bound", 3.0),
+    ("deploy.norm_bound", None),
+]
+
+
+def make(name: str) -> Method:
+    return make_method(load_experiment(None, VARIANTS[name]))
+
+
+def engine_for(name: str, slots: int, rules: DefenceRules, timeout: Any, events: list[Event]) -> WallEngine:
+    setup = EngineSetup(
+        method=make(name),
+        executor=LazyExecutor(1, [], lambda job: Score(0, 0.0, 1)),
+        initial=INITIAL,
+        emit=events.append,
+        seed=4,
+        slots=slots,
+        limits=Limits(seconds=10_000.0, evaluate_every=20.0, slot_timeout=timeout),
+        trainable=TRAINABLE,
+        defence=rules,
+    )
+    return WallEngine(setup, DEVICES)
+
+
+class Chaos:
+    """Turns small numbers into inputs that fit the engine's state, or do not."""
+
+    def __init__(self, engine: WallEngine) -> None:
+        self.engine = engine
+        self.time = 0.0
+
+    def input(self, kind: int, pick: int, value: int, wait: float) -> Input:
+        self.time += wait
+        device = pick % DEVICES
+        if kind < 5:
+            return self.arrival(pick, value)
+        if kind < 8:
+            return Joined(self.time, device, SAMPLES[value % len(SAMPLES)])
+        if kind == 8:
+            return Left(self.time, device)
+        if kind == 9:
+            return Failed(self.time, self.job(pick), REASONS[value % len(REASONS)])
+        if kind < 12 and self.engine.question is not None:
+            return self.features(pick, value)
+        if kind == 12:
+            return Changed(self.time, *CHANGES[value % len(CHANGES)])
+        if kind == 13 and value > 90:
+            return Stopping(self.time, at_once=pick % 2 == 0)
+        return Passed(self.time)
+
+    def job(self, pick: int) -> int:
+        """Mostly one in flight, sometimes an old one or one that never was."""
+        flights = [*self.engine.flights]
+        return flights[pick % len(flights)] if flights and pick % 5 else pick
+
+    def arrival(self, pick: int, value: int) -> Arrived:
+        number = self.job(pick)
+        flight = self.engine.flights.get(number)
+        sent = INITIAL if flight is None else flight.weights
+        return Arrived(
+            self.time,
+            number,
+            upload(sent, pick, value),
+            COSTS[value % len(COSTS)],
+            COSTS[pick % len(COSTS)],
+            LOSSES[(pick + value) % len(LOSSES)],
+        )
+
+    def features(self, pick: int, value: int) -> Gathered:
+        rows = np.random.default_rng(value).normal(0, 1, (DEVICES, WIDTH)).astype(np.float32)
+        for device in range(DEVICES):
+            if (pick >> device) & 1:
+                rows[device] = np.float32(NORMS[(value + device) % len(NORMS)])
+        return Gathered(self.time, rows, np.array([(value >> d) & 1 == 0 for d in range(DEVICES)]))
+
+
+def upload(sent: Weights, pick: int, value: int) -> Weights:
+    number = NORMS[value % len(NORMS)]
+    if value % 3 == 0:
+        return (sent + np.float32(0.1) * np.float32(pick % 3 - 1)).astype(np.float32)
+    if value % 17 == 1:
+        return np.zeros(sent.size + 1, dtype=np.float32)
+    made = sent.copy()
+    with np.errstate(all="ignore"):
+        made[pick % 2 :: 1 + pick % 3] = np.float32(number)
+    return made
+
+
+def check(engine: WallEngine, events: list[Event]) -> None:
+    assert np.isfinite(engine.model).all()
+    ledger = engine.ledger
+    assert np.isfinite([ledger.joules, ledger.mean_staleness or 0.0]).all()
+    for event in events:
+        line = event.line()
+        assert "NaN" not in line, line
+        assert "Infinity" not in line, line
+    for flight in engine.flights.values():
+        assert np.isfinite(flight.weights).all()
+        assert flight.device not in engine.idle
+        assert engine.flight_of(flight.device) is flight
+    for device in engine.idle:
+        assert device in engine.present
+        assert 0 < engine.sizes[device] <= 10**9
+    events.clear()
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.integers(0, 13), st.integers(0, 127), st.integers(0, 100), st.sampled_from([0.0, 0.1, 1.0, 7.0, 90.0])
+    ),
+    min_size=5,
+    max_size=120,
+)
+RULES = st.builds(
+    DefenceRules,
+    update_clip=st.sampled_from([None, 0.5, 3.0]),
+    feature_clip=st.sampled_from([None, 2.0]),
+    sample_quantile=st.sampled_from([None, 0.5, 1.0]),
+)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(
+    actions=ACTIONS,
+    rules=RULES,
+    timeout=st.sampled_from([None, "auto", 5.0]),
+    slots=st.integers(1, 4),
+    first=st.integers(0, 7),
+)
+def test_any_order_of_inputs(
+    name: str, actions: list[tuple[int, int, int, float]], rules: DefenceRules, timeout: Any, slots: int, first: int
+) -> None:
+    events: list[Event] = []
+    engine = engine_for(name, slots, rules, timeout, events)
+    chaos = Chaos(engine)
+    for device in range(first):
+        engine.handle(Joined(0.0, device, SAMPLES[(device * 3) % len(SAMPLES)] if first > 4 else 20 + device))
+    engine.handle(Started(0.0))
+    for action in actions:
+        if engine.over:
+            break
+        engine.handle(chaos.input(*action))
+        engine.take_orders()
+        check(engine, events)
+    engine.finish()
+    check(engine, events)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_devices_that_lose_their_samples_while_their_uploads_wait(name: str) -> None:
+    """One upload of four is in, then every device says that it has no samples any more, and the round ends by time."""
+    events: list[Event] = []
+    engine = engine_for(name, 4, DefenceRules(), None, events)
+    for device in range(4):
+        engine.handle(Joined(0.0, device, 10 + device))
+    engine.handle(Started(0.0))
+    if engine.question is not None:
+        engine.handle(Gathered(0.5, np.ones((DEVICES, WIDTH), dtype=np.float32), np.ones(DEVICES, dtype=bool)))
+    flight = engine.flight_of(0)
+    assert flight is not None
+    engine.handle(Arrived(1.0, flight.number, flight.weights + np.float32(0.5), 1.0, 1.0))
+    for device in range(4):
+        engine.handle(Joined(2.0, device, 0))
+    for time in (5.0, 10.0, 15.0):
+        engine.handle(Passed(time))
+        check(engine, events)
+    assert not len(engine.idle)
+    engine.handle(Joined(16.0, 0, 5))
+    assert engine.flights
+    check(engine, events)
