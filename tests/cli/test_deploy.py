@@ -131,7 +131,8 @@ def test_a_device_that_does_not_exist_and_a_log_of_no_form(fleet: FleetFolder) -
 # Status
 
 
-def test_the_status_as_table_and_as_json(fleet: FleetFolder) -> None:
+def test_the_status_as_table_and_as_json(fleet: FleetFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cabafl.cli.console.console._width", 200)  # whatever an earlier test has made of it
     (fleet.state / STATUS).write_text(json.dumps(FOUND))
     shown = run("status", fleet.path)
     assert "cabafl: running, 12 s of -; version 4, accuracy -, 9 uploads" in shown

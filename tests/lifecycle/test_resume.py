@@ -257,19 +257,19 @@ def test_a_full_disk_at_a_checkpoint_keeps_the_previous_one(tmp_path: Path, monk
     simulate(load_experiment(None, words), tmp_path / "whole")
     calls = 0
 
-    def full_at_the_fourth(path: Path, *rest: Any) -> str:
+    def full_at_the_second(path: Path, *rest: Any) -> str:
         nonlocal calls
         calls += 1
-        if calls == 4:
+        if calls == 2:
             path.write_bytes(b"half")
             raise OSError(28, "No space left on device")
         return write_tensors(path, *rest)
 
-    monkeypatch.setattr("cabafl.engine.checkpoint.write_tensors", full_at_the_fourth)
+    monkeypatch.setattr("cabafl.engine.checkpoint.write_tensors", full_at_the_second)
     monkeypatch.setattr("cabafl.lifecycle.run.CHECKPOINT_SHARE", 1e6)  # as often as asked
     with pytest.raises(RunStopped, match="cannot be recorded: the disk is full"):
         simulate(load_experiment(None, words), tmp_path / "run")
-    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-3.safetensors"]
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-1.safetensors"]
     resume(tmp_path / "run")
     same_bytes(tmp_path / "whole", tmp_path / "run")
 
