@@ -1,1 +1,4 @@
-"""Measurements of other toolkits, for `cabafl bench toolkits`. A package of its own: opacus installs one of this name."""
+"""Measurements of other toolkits, for `cabafl bench toolkits`.
+
+A regular package, because opacus installs one of the same name, which would win otherwise.
+"""
