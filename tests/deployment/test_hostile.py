@@ -9,8 +9,9 @@ pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cab
 
 from cabafl.deployment.broker import find_mosquitto, start_broker
 from cabafl.deployment.folder.layout import FleetFolder
-from cabafl.deployment.messages import Gone, Nonsense
+from cabafl.deployment.messages import Declined, Gone, Nonsense
 from cabafl.deployment.mqtt import topics
+from cabafl.deployment.mqtt.flood import MOST_MESSAGES
 from cabafl.processes.children import Children
 from tests.deployment.raw_mqtt import OK, certificate_of, clients, local_fleet, publish_packet, raw, tls, user_property
 from tests.deployment.test_broker import office
@@ -48,4 +49,19 @@ def test_properties_that_the_library_refuses_do_not_disconnect_the_server(fleet:
         for value in ("\ufeff", "x" * 60):
             sock.sendall(publish_packet(topics.up(0), b"x", properties=user_property(value)))
             assert server.wait(Nonsense, 0).text == "not a CaBaFL message"
+        assert server.carrier.connections == 1
+
+
+def test_a_flood_does_not_keep_others_from_being_heard(fleet: FleetFolder) -> None:
+    with office(fleet, "flood") as server, raw(fleet, tls(fleet, certificate_of(fleet, 0))) as sock:
+        sock.sendall(publish_packet(topics.up(0), b"x") * (2 * MOST_MESSAGES))
+        assert "floods the broker" in server.wait(Declined, 0).text
+        heard = sum(news.device == 0 for news in server.news)
+        with clients(fleet, 1) as [other]:
+            for _ in range(5):
+                sock.sendall(publish_packet(topics.up(0), b"x") * 100)
+                assert other.publish(topics.here(1), b"") == OK
+                server.wait(Gone, 1)
+        assert heard <= 2 * MOST_MESSAGES
+        assert sum(news.device == 0 for news in server.news) == heard, "not a word of it any more"
         assert server.carrier.connections == 1

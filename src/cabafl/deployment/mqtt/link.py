@@ -176,9 +176,9 @@ class Link:
         options = SubscribeOptions(qos=QOS)
         self._client.subscribe([(topic, options) for topic in topics])
 
-    def unsubscribe(self, topic: str) -> None:
+    def unsubscribe(self, *topics: str) -> None:
         """The reverse of `subscribe`."""
-        self._client.unsubscribe(topic)
+        self._client.unsubscribe(list(topics))
 
     def publish(self, topic: str, payload: bytes, retain: bool = False, expires: float | None = None) -> None:
         """Sends a message, now or when the connection is up again. The broker drops it after ``expires`` seconds."""
