@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,9 +35,22 @@ def write_atomic(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """Copies the whole file or, on an error, leaves ``target`` as it was."""
+    temporary = target.with_name(f".{target.name}.part")
+    try:
+        shutil.copyfile(source, temporary)
+        temporary.replace(target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def lock(file: IO[Any], busy: str, patience: float = 0.0) -> None:

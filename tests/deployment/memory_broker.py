@@ -75,7 +75,9 @@ class MemoryBroker:
         deliver: Callable[[Incoming | None], None] | None = None,
     ) -> "MemoryLink":
         """Takes the place of the class `Link`."""
-        return MemoryLink(self, account, will, manual)
+        made = MemoryLink(self, account, will, manual)
+        made.deliver = deliver or made.incoming.put
+        return made
 
     def publish(self, topic: str, payload: bytes, retain: bool = False, expires: float | None = None) -> None:
         """Passes a message on, and keeps it for those who are away."""
@@ -108,6 +110,7 @@ class MemoryLink:
     def __init__(self, broker: MemoryBroker, account: Account, will: Will | None, manual: bool) -> None:
         self.broker, self.account, self.will, self.manual = broker, account, will, manual
         self.incoming: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
+        self.deliver: Callable[[Incoming | None], None] = self.incoming.put
         self.connection = 0
         self.online = threading.Event()
         self.packet_limit = broker.packet_limit
@@ -126,7 +129,7 @@ class MemoryLink:
 
     def hand_over(self, mid: int, topic: str, payload: bytes) -> None:
         """A message for this client."""
-        self.incoming.put(Packet(topic, payload, mid, self.connection))
+        self.deliver(Packet(topic, payload, mid, self.connection))
         if not self.manual:
             self.client.unconfirmed.pop(mid, None)
 
@@ -142,9 +145,9 @@ class MemoryLink:
             if any(matches(pattern, topic) for pattern in patterns):
                 self.broker._queue(self.client, topic, payload)
 
-    def unsubscribe(self, pattern: str) -> None:
+    def unsubscribe(self, *patterns: str) -> None:
         """See `Link`."""
-        self.client.patterns.remove(pattern)
+        self.client.patterns = [pattern for pattern in self.client.patterns if pattern not in patterns]
 
     def publish(self, topic: str, payload: bytes, retain: bool = False, expires: float | None = None) -> None:
         """See `Link`."""

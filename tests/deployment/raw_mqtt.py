@@ -140,3 +140,18 @@ def connect_packet(client_id: str) -> bytes:
 def _connect(fleet: FleetFolder, context: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSocket:
     plain = socket.create_connection((LOOPBACK, fleet.settings.port), PATIENCE)
     return context.wrap_socket(plain, server_hostname="localhost", session=session)
+
+
+def publish_packet(topic: str, payload: bytes, qos: int = 1, retain: bool = False, properties: bytes = b"") -> bytes:
+    """A PUBLISH packet of at most 127 bytes with the packet ID 1; ``properties`` as they are on the wire."""
+    name = topic.encode()
+    mid = b"\x00\x01" if qos else b""
+    body = len(name).to_bytes(2, "big") + name + mid + bytes([len(properties)]) + properties + payload
+    assert len(body) < 128
+    return bytes([0x30 | qos << 1 | retain, len(body)]) + body
+
+
+def user_property(value: str) -> bytes:
+    """A user property called "a"."""
+    text = value.encode()
+    return b"\x26\x00\x01a" + len(text).to_bytes(2, "big") + text

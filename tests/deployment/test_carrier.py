@@ -12,6 +12,7 @@ from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFaile
 from cabafl.deployment.mqtt import carrier as module
 from cabafl.deployment.mqtt import topics
 from cabafl.deployment.mqtt.carrier import SETTLE_TIME, SHARE_FROM, MqttCarrier
+from cabafl.deployment.mqtt.flood import MOST_MESSAGES, MUTE_TIME
 from cabafl.deployment.mqtt.link import Account
 from cabafl.deployment.server.carrier import Delivery, RunOnFleet
 from cabafl.errors import RunStopped
@@ -347,3 +348,29 @@ def test_the_server_that_was_there_first_goes_on(bench: Bench) -> None:
 def test_waiting_ends_with_a_signal(bench: Bench) -> None:
     bench.carrier.wake()
     assert bench.carrier.receive(60.0) == []
+
+
+def test_a_flood_is_muted_for_a_while_and_then_heard_again(bench: Bench) -> None:
+    bench.says("here", device=2, process="q", samples=4, declined="")
+    for _ in range(3 * MOST_MESSAGES):
+        bench.says("failed", job=1, reason="crash", text="")
+    news = []
+    while found := bench.news():
+        news += found
+    assert [each.device for each in news if isinstance(each, Declined)] == [3]
+    assert sum(isinstance(each, JobFailed) for each in news) < 2 * MOST_MESSAGES
+    assert bench.unconfirmed == 0
+    bench.says("gone", device=3, process="p")
+    bench.says("gone", device=2, process="q")
+    assert bench.news() == [Gone(2, "q")], "others are heard"
+    bench.now += MUTE_TIME + 1
+    bench.carrier.tidy(())
+    assert bench.news() == [Gone(3, "p")]
+
+
+def test_a_steady_device_is_not_muted(bench: Bench) -> None:
+    for _ in range(3 * MOST_MESSAGES // 100):
+        for _ in range(100):
+            bench.says("failed", job=1, reason="crash", text="")
+        assert len(bench.news()) == 100
+        bench.now += 1.0

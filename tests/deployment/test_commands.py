@@ -1,7 +1,9 @@
 """Commands between two processes: files that appear complete, answers, servers that are not there."""
 
+import errno
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -12,8 +14,10 @@ import pytest
 
 from cabafl.deployment.server import commands
 from cabafl.deployment.server.commands import COMMANDS, LOCK, CommandBox, is_running, send_command
+from cabafl.deployment.server.export import export_stopped
 from cabafl.errors import UserError
 from cabafl.files import lock
+from cabafl.recording.folder import MODEL
 
 
 @contextmanager
@@ -126,3 +130,29 @@ def test_the_server_looks_every_now_and_then(tmp_path: Path, monkeypatch: pytest
     box.close()
     answer = json.loads((tmp_path / "1.answer.json").read_text())
     assert answer == {"ok": False, "text": "stop: the server has ended"}
+
+
+def test_a_model_that_cannot_be_written_is_one_line_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(b"mo")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    state, out = tmp_path / "state", tmp_path / "out"
+    out.mkdir()
+    with server(state), pytest.raises(UserError, match=r"model: cannot be written: No space left on device"):
+        send_command(state / COMMANDS, "export", {}, out / "model")
+    assert list(out.iterdir()) == list((state / COMMANDS).iterdir()) == []
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / MODEL).write_bytes(b"model")
+    with pytest.raises(UserError, match=r"model: cannot be written: No space left on device"):
+        export_stopped(tmp_path / "run", out / "model")
+    assert list(out.iterdir()) == []
+
+
+def test_a_command_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / COMMANDS).write_text("not a folder")
+    with pytest.raises(UserError, match=r"stop: .*commands: cannot be written: File exists"):
+        send_command(tmp_path / COMMANDS, "stop", {})

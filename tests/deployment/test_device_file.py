@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cabafl.deployment.device.terms import Resources, Terms, When
-from cabafl.deployment.folder.layout import Device
+from cabafl.deployment.folder.layout import Device, FleetFolder, FleetSettings
 from cabafl.errors import UserError
 
 FIRST = 'server = "server.example.org:8883"\nid = 7\npartition-id = 3\n'
@@ -73,3 +73,13 @@ def test_a_wrong_setting_is_one_line_with_file_key_and_value(text: str, line: st
 def test_a_wrong_address_is_one_line(server: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"device\.toml: server = '.*': not an address; accepted: server.example.org:8"):
         load(tmp_path, f'server = "{server}"\nid = 0\npartition-id = 0\n')
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".org"])
+def test_a_host_that_cannot_be_looked_up_is_one_line(tmp_path: Path, host: str) -> None:
+    with pytest.raises(UserError, match=r"server = .*: not an address; accepted: server\.example\.org:8883"):
+        load(tmp_path, FIRST.replace("server.example.org", host))
+
+
+def test_a_fleet_without_its_devices_folder_has_no_devices(tmp_path: Path) -> None:
+    assert FleetFolder(tmp_path, FleetSettings(name=("server.example.org",))).device_folders() == {}

@@ -97,6 +97,9 @@ def test_an_operator_at_work(tmp_path: Path) -> None:
         shown = json.loads(call("deploy", "status", str(out), "--json"))
         assert shown["state"] == "running"
         assert [line["device"] for line in shown["devices"]] == [0, 1, 2]
+        second = subprocess.run(local(out), env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+        assert second.returncode == 2
+        assert "`cabafl deploy local` runs there" in second.stderr
         assert "3 devices online" in call("deploy", "status", str(out))
         assert "run.wall_time = 500.0" in call("deploy", "set", str(out), "run.wall_time=500", "run.slot_timeout=70")
         assert "method.k" in call("deploy", "set", str(out), "method.k=3", code=2)

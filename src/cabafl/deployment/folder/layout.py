@@ -55,9 +55,18 @@ def _home(text: str) -> str:
 
 def _address(text: str) -> str:
     match = _ADDRESS.fullmatch(text)
-    if not match or not 1 <= int(match[2]) <= 65535:
+    if not match or not 1 <= int(match[2]) <= 65535 or not _resolvable(match[1]):
         raise ValueError("not an address; accepted: server.example.org:8883, 192.0.2.7:8883 or [2001:db8::7]:8883")
     return text
+
+
+def _resolvable(host: str) -> bool:
+    """Whether a host can be looked up. A name that cannot would end the thread of the connection."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _is_ip(text: str) -> bool:
@@ -274,7 +283,8 @@ class FleetFolder:
     def device_folders(self) -> dict[int, Path]:
         """The devices' folders by ID. Incomplete ones have names that are not numbers and are skipped; removed devices
         are none, even if their folder has been copied here again."""
-        found = {int(path.name): path for path in (self.path / DEVICES).iterdir() if path.name.isdecimal()}
+        folder = self.path / DEVICES
+        found = {int(path.name): path for path in folder.glob("*") if path.name.isdecimal()}  # none without the folder
         return {number: found[number] for number in sorted(found.keys() - self.revoked_ids())}
 
     def devices(self) -> list[Device]:

@@ -20,6 +20,7 @@ from cabafl.deployment.messages import (
     Trained,
 )
 from cabafl.deployment.mqtt import topics
+from cabafl.deployment.mqtt.flood import MUTE_TIME, FloodGuard
 from cabafl.deployment.mqtt.link import Account, Connected, Disconnected, Incoming, Link, Packet
 from cabafl.deployment.server.carrier import Delivery, RunOnFleet
 from cabafl.errors import RunStopped
@@ -58,7 +59,8 @@ class MqttCarrier:
         self._removed = removed
         self.log = log
         self.clock = clock
-        self.link = Link(account, manual=True)
+        self.guard = FloodGuard(wire.message_limit(run.weights), clock)
+        self.link = Link(account, manual=True, deliver=self._admit)
         self._assemblers: dict[int, wire.Assembler] = {}  # of unfinished messages, by device
         self._working: dict[int, int] = {}  # device: its last job
         self._models: list[SharedModel] = []
@@ -87,7 +89,7 @@ class MqttCarrier:
 
     def receive(self, timeout: float) -> list[Delivery]:
         """See `Carrier`."""
-        found: list[Delivery] = []
+        found = self._mute()
         for item in self._arrived(timeout):
             if isinstance(item, Connected):
                 self._welcome(item)
@@ -107,7 +109,35 @@ class MqttCarrier:
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
         """See `Carrier`."""
         for delivery in deliveries:
-            self.link.confirm(delivery.receipt)
+            if delivery.receipt is not None:
+                self.link.confirm(delivery.receipt)
+
+    def _admit(self, item: Incoming | None) -> None:
+        """Called by the library's thread. What a flood has left in the queue is dropped here, where it costs least."""
+        if isinstance(item, Packet) and not self.guard.passes(item):
+            self.link.confirm(item)
+        else:
+            self.link.incoming.put(item)
+
+    def _mute(self) -> list[Delivery]:
+        """Stops listening to devices that flood the queue. The broker knows no "all but one": from then on there is a
+        subscription for each of the others, first made, then the common ones ended, so that nothing is lost."""
+        flooding = self.guard.take()
+        if not flooding:
+            return []
+        self.link.subscribe(*self._subscriptions())
+        mute = [topic for device in flooding for topic in (topics.here(device), topics.up(device))]
+        self.link.unsubscribe(topics.EVERY_HERE, topics.EVERY_UP, *mute)
+        text = f"floods the broker with messages: not heard for {MUTE_TIME:g} s; remove it if it does so again"
+        return [Delivery(Declined(device, text)) for device in flooding]
+
+    def _subscriptions(self) -> list[str]:
+        """Where the devices speak that the server listens to."""
+        muted = self.guard.muted
+        if not muted:
+            return [topics.EVERY_HERE, topics.EVERY_UP]
+        heard = [device for device in range(self.run.devices) if device not in muted]
+        return [*map(topics.here, heard), *map(topics.up, heard)]
 
     def _arrived(self, timeout: float) -> Iterator[Incoming | None]:
         try:
@@ -122,7 +152,8 @@ class MqttCarrier:
         self._up_since = self.clock()
         self._connections += 1
         self._assemblers.clear()
-        self.link.subscribe(topics.RUN, topics.EVERY_HERE, topics.EVERY_UP)  # the greeting first that is there now
+        self.guard.packet_bytes = self.link.packet_limit
+        self.link.subscribe(topics.RUN, *self._subscriptions())  # the greeting first that is there now
         values = {"run": self.run.id, "greeting": self.run.greeting}
         [packet] = wire.encode("greeting", values)
         self.link.publish(topics.RUN, packet, retain=True)
@@ -266,6 +297,8 @@ class MqttCarrier:
 
     def tidy(self, jobs: Container[int]) -> None:
         """See `Carrier`. An empty retained message removes the model from the broker."""
+        for device in self.guard.pardon():
+            self.link.subscribe(topics.here(device), topics.up(device))
         for device in [device for device, job in self._working.items() if job not in jobs]:
             del self._working[device]
             self._assemblers.pop(device, None)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -101,6 +101,25 @@ class Disconnected(NamedTuple):
 Incoming = Packet | Connected | Disconnected
 
 
+class PlainClient(Client):
+    """A client that does not read the properties of messages, which nobody here uses. The library ends the connection
+    when it does not like one that the broker has passed on, and meets the same message again when it is back."""
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        packet = self._in_packet["packet"]
+        start = 2 + int.from_bytes(packet[:2], "big")  # behind the topic
+        if self._in_packet["command"] & 0x06:  # with a packet ID: not QoS 0
+            start += 2
+        length, end = 0, start
+        for end in range(start, min(start + 4, len(packet))):
+            length |= (packet[end] & 0x7F) << 7 * (end - start)
+            if packet[end] < 0x80:
+                break
+        if length:
+            self._in_packet["packet"] = packet[:start] + b"\x00" + packet[end + 1 + length :]
+        return super()._handle_publish()
+
+
 class Link:
     """A client of the broker. It stays connected until `close`."""
 
@@ -120,7 +139,7 @@ class Link:
         self.online = threading.Event()
         self.packet_limit: int | None = None  # bytes, as the broker announces
         self._welcomed = False  # since the last attempt to connect
-        self._client = Client(
+        self._client = PlainClient(
             CallbackAPIVersion.VERSION2,
             client_id=account.user,
             protocol=MQTTProtocolVersion.MQTTv5,
@@ -157,9 +176,9 @@ class Link:
         options = SubscribeOptions(qos=QOS)
         self._client.subscribe([(topic, options) for topic in topics])
 
-    def unsubscribe(self, topic: str) -> None:
+    def unsubscribe(self, *topics: str) -> None:
         """The reverse of `subscribe`."""
-        self._client.unsubscribe(topic)
+        self._client.unsubscribe(list(topics))
 
     def publish(self, topic: str, payload: bytes, retain: bool = False, expires: float | None = None) -> None:
         """Sends a message, now or when the connection is up again. The broker drops it after ``expires`` seconds."""
@@ -230,7 +249,10 @@ class Link:
         self._welcomed = False
 
     def _on_message(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
-        self._deliver(Packet(message.topic, bytes(message.payload), message.mid, self.connection))
+        """A message with QoS 0 is dropped: none of ours has it, nothing limits how many of them wait here, and the
+        broker ends the connection when one is acknowledged."""
+        if message.qos == QOS:
+            self._deliver(Packet(message.topic, bytes(message.payload), message.mid, self.connection))
 
 
 def _properties(packet: int) -> Properties:

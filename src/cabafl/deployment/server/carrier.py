@@ -12,13 +12,15 @@ from cabafl.methods.base import FeatureKind, Job, Weights
 @dataclass(frozen=True)
 class RunOnFleet:
     """What the network has to know of a run. ``weights`` is the length of a model, ``feature_width`` the number of
-    features of each kind, ``ttl`` the seconds after which a job that was not delivered expires."""
+    features of each kind, ``ttl`` the seconds after which a job that was not delivered expires. Devices have
+    numbers below ``devices``."""
 
     id: str
     greeting: str
     weights: int
     feature_width: Callable[[FeatureKind], int]
     ttl: float
+    devices: int = 1000
 
 
 class Delivery(NamedTuple):

@@ -5,7 +5,6 @@ A command is a JSON file that appears complete; the server removes it and writes
 
 import json
 import secrets
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cabafl.errors import UserError
-from cabafl.files import as_json, lock, write_atomic
+from cabafl.files import as_json, copy_whole, lock, write_atomic
 
 COMMANDS, LOCK = "commands", "server.lock"  # in the fleet's state folder; a running server holds the lock
 CHECK_INTERVAL = 0.5  # seconds between two looks for commands
@@ -97,10 +96,13 @@ def is_running(lock_file: Path) -> bool:
 def send_command(folder: Path, kind: CommandKind, values: dict[str, Any], out: Path | None = None) -> str:
     """The operator's side: gives a command to the running server and waits for its answer. A file that comes with the
     answer is moved to ``out``."""
-    folder.mkdir(parents=True, exist_ok=True)
     name = f"{time.time_ns()}-{secrets.token_hex(4)}"
     path, reply = folder / f"{name}.command.json", folder / f"{name}.answer.json"
-    write_atomic(path, as_json({"kind": kind, "values": values}))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, as_json({"kind": kind, "values": values}))
+    except OSError as error:
+        raise UserError(f"{kind}: {folder}: cannot be written: {error.strerror or error}") from None
     try:
         _wait_for(reply, kind, folder.parent / LOCK)
     finally:
@@ -110,8 +112,17 @@ def send_command(folder: Path, kind: CommandKind, values: dict[str, Any], out: P
     if not answer["ok"]:
         raise UserError(str(answer["text"]))
     if out is not None:
-        shutil.move(folder / f"{name}.attachment", out)
+        _take(folder / f"{name}.attachment", out)
     return str(answer["text"])
+
+
+def _take(attachment: Path, out: Path) -> None:
+    try:
+        copy_whole(attachment, out)
+    except OSError as error:
+        raise UserError(f"--out = {out}: cannot be written: {error.strerror or error}") from None
+    finally:
+        attachment.unlink(missing_ok=True)
 
 
 def _wait_for(reply: Path, kind: CommandKind, lock_file: Path) -> None:

@@ -1,20 +1,27 @@
 """The model of a run that is not going on."""
 
-import shutil
 from pathlib import Path
 
 from cabafl.assembly import make_method, make_server_task
 from cabafl.config import load_experiment
 from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.errors import UserError
+from cabafl.files import copy_whole
 from cabafl.lifecycle.run import experiment_text
 from cabafl.recording.folder import EXPERIMENT, MODEL, save_model
 
 
 def export_stopped(run: Path, out: Path) -> str:
     """Writes the final model of a finished run, or that of the last checkpoint of an interrupted one."""
+    try:
+        return _export(run, out)
+    except OSError as error:
+        raise UserError(f"--out = {out}: cannot be written: {error.strerror or error}") from None
+
+
+def _export(run: Path, out: Path) -> str:
     if (run / MODEL).exists():
-        shutil.copyfile(run / MODEL, out)
+        copy_whole(run / MODEL, out)
         return f"the final model: {out}"
     nothing = UserError(f"{run}: has no model yet; accepted: a run with a checkpoint, or one that is going on")
     if not (run / EXPERIMENT).exists():

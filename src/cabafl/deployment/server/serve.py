@@ -113,7 +113,8 @@ class _Server:
         task, experiment = self.parts.task, self.parts.experiment
         greeting = Greeting.of(experiment, task, len(self.engine.sizes)).text()
         name = _run_id(self.station.out)
-        return RunOnFleet(name, greeting, task.model.layout.size, task.feature_width, experiment.deploy.job_ttl)
+        ttl, devices = experiment.deploy.job_ttl, len(self.engine.sizes)
+        return RunOnFleet(name, greeting, task.model.layout.size, task.feature_width, ttl, devices)
 
     def carry_out(
         self, carrier: Carrier, commands: CommandBox, enough: int, excluded: frozenset[int]

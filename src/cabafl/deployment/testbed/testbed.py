@@ -17,9 +17,10 @@ from cabafl.deployment.folder.layout import DEVICE, Device, FleetFolder, FleetSe
 from cabafl.deployment.folder.provision import make_fleet
 from cabafl.deployment.log import Log
 from cabafl.deployment.mqtt.fleet import MqttFleet
-from cabafl.deployment.server.commands import COMMANDS
+from cabafl.deployment.server.commands import COMMANDS, LOCK, is_running
 from cabafl.deployment.server.serve import Station, serve
 from cabafl.deployment.server.status import STATUS
+from cabafl.errors import UserError
 from cabafl.lifecycle.run import Listener
 from cabafl.processes.children import LOOPBACK, Child, Children, free_ports
 from cabafl.recording.folder import SUMMARY
@@ -50,6 +51,8 @@ class Testbed:
             return None
         experiment = with_defaults(experiment, self.devices)
         fleet = self._fleet(experiment)
+        if is_running(fleet.state / LOCK):
+            raise UserError(f"--out = {self.path}: `cabafl deploy local` runs there; accepted: another folder")
         with ExitStack() as stack:
             children = stack.enter_context(Children(self.path / LOGS))
             start_broker(children, fleet)
