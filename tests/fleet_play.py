@@ -8,7 +8,7 @@ import numpy as np
 from cabafl.assembly import make_method
 from cabafl.config import load_experiment
 from cabafl.engine.core import EngineSetup, Limits
-from cabafl.engine.defence import AUTOMATIC, DefenceRules
+from cabafl.engine.defence import DefenceRules
 from cabafl.engine.inputs import Arrived, Gathered, Input, Joined, Passed, Started
 from cabafl.engine.wall import WallEngine
 from cabafl.execution.inline import LazyExecutor
@@ -18,6 +18,7 @@ from cabafl.rng import rng
 from tests.scripted import vector
 
 DEVICES, SLOTS = 8, 3
+UNDEFENDED = DefenceRules(None, None, None)  # as in a simulation
 SECONDS = 60.0
 INITIAL = vector(0.5, -0.25, 1.0, 2.0)
 FEATURES = rng(1, "features").random((DEVICES, 5)).astype(np.float32)
@@ -35,7 +36,7 @@ def trained(job: int, weights: Weights) -> Weights:
     return (weights + rng(3, "training", job).normal(0, 0.1, weights.size)).astype(np.float32)
 
 
-def wall_engine(name: str, emit: Any, rules: DefenceRules = AUTOMATIC, **limits: Any) -> WallEngine:
+def wall_engine(name: str, emit: Any, rules: DefenceRules = UNDEFENDED, **limits: Any) -> WallEngine:
     """The engine of a run of 60 s that no device has joined yet."""
     setup = EngineSetup(
         method=method_named(name),

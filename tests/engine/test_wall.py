@@ -9,12 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cabafl.engine.core import EngineSetup, Limits
-from cabafl.engine.defence import AUTOMATIC, DefenceRules
+from cabafl.engine.defence import DefenceRules
 from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.engine.virtual import VirtualEngine
 from cabafl.recording.events import Collection, Dispatched, Event, Lost, Published
 from cabafl.state import Decoder, Encoder
-from tests.fleet_play import DEVICES, FEATURES, INITIAL, SECONDS, SIZES, SLOTS, Play, method_named, trained, wall_engine
+from tests.fleet_play import (
+    DEVICES,
+    FEATURES,
+    INITIAL,
+    SECONDS,
+    SIZES,
+    SLOTS,
+    UNDEFENDED,
+    Play,
+    method_named,
+    trained,
+    wall_engine,
+)
 from tests.runs import ALL_METHODS
 from tests.scripted import ScriptedExecutor, timetable, vector
 
@@ -68,7 +80,7 @@ def test_the_simulator_takes_the_decisions_of_a_deployed_run(name: str) -> None:
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.integers(0, 10_000), st.integers(1, 60), st.sampled_from([AUTOMATIC, DefenceRules(0.8, 1.0, 0.5, 1.0)]))
+@given(st.integers(0, 10_000), st.integers(1, 60), st.sampled_from([UNDEFENDED, DefenceRules(0.8, 1.0, 0.5, 1.0)]))
 def test_a_killed_server_comes_back_through_its_journal(seed: int, cut: int, rules: DefenceRules) -> None:
     """Stores the state after some inputs and handles the rest in a new engine: the same events as without a stop."""
     events: list[Event] = []
@@ -91,7 +103,7 @@ def test_a_killed_server_comes_back_through_its_journal(seed: int, cut: int, rul
     other.finish()
     assert [*map(repr, first), *map(repr, second)] == [*map(repr, events)]
     assert other.defence.counts == whole.defence.counts
-    assert bool(whole.defence.counts) == (rules is not AUTOMATIC)
+    assert bool(whole.defence.counts) == (rules is not UNDEFENDED)
 
 
 def test_late_double_and_foreign_answers_are_not_counted() -> None:

@@ -7,7 +7,6 @@ evaluations happen when the first input after their time arrives, in the order o
 import heapq
 import math
 from dataclasses import replace
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -17,32 +16,15 @@ from cabafl.engine.changes import CHANGEABLE, Value
 from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flight
 from cabafl.engine.defence import DEPLOYED, MOST_JOULES, MOST_LOSS, MOST_SECONDS, distance
 from cabafl.engine.idle import IdleSet
-from cabafl.engine.inputs import (
-    Arrived,
-    Changed,
-    Failed,
-    Gathered,
-    Input,
-    Joined,
-    Left,
-    Passed,
-    Started,
-    Stopping,
-)
+from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Input, Joined, Left, Passed, Started, Stopping
 from cabafl.engine.median import VotedMedian
 from cabafl.engine.orders import Orders, Question
-from cabafl.engine.timeouts import automatic_timeout
+from cabafl.engine.resting import Resting
+from cabafl.engine.timeouts import Alarm, automatic_timeout
 from cabafl.methods.base import PLAIN, FeatureKind, Job, LossReason, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Lost
 
 COLLECTION_TIMEOUT = 600.0  # default, in seconds
-
-
-class Alarm(IntEnum):
-    """What happens at a scheduled time."""
-
-    TIMER = 1  # set by the method
-    EVALUATE = 2
 
 
 class WallEngine(Engine):
@@ -62,6 +44,7 @@ class WallEngine(Engine):
         self.question: Question | None = None
         self.alarms: list[tuple[float, int, int, Any]] = []
         self.durations = VotedMedian(devices)  # seconds from dispatch to answer of each device's last job
+        self.resting = Resting()
         self._last_dispatch = FOREVER  # no job of this number or a higher one is sent any more
         self._job_of: dict[int, int] = {}  # by device
         self._pending: dict[int, None] = {}  # jobs in flight that are not given up, in the order of their dispatch
@@ -105,8 +88,8 @@ class WallEngine(Engine):
         return flight
 
     def _free(self, device: int) -> bool:
-        """Makes a device idle that has ended a job; False if it is away or has no samples any more."""
-        usable = device in self.present and self._size[device] > 0
+        """Makes a device idle that has ended a job; False if it is away, rests or has no samples any more."""
+        usable = device in self.present and self._size[device] > 0 and not self.resting.rests(device, self.now)
         if usable:
             self.idle.add(device)
         return usable
@@ -268,6 +251,8 @@ class WallEngine(Engine):
             _, _, kind, what = heapq.heappop(self.alarms)
             if kind == Alarm.TIMER:
                 self.method.on_timer(self, what)
+            elif kind == Alarm.REST:
+                self._end_rest(what)
             else:
                 self._evaluate()
                 self._set_evaluation(what + 1)
@@ -329,9 +314,25 @@ class WallEngine(Engine):
     def _problem(self, job: Job, weights: Weights) -> LossReason | None:
         """Adds the norm bound to the shared rules."""
         problem = super()._problem(job, weights)
-        if problem is None and self.norm_bound is not None:
-            return "rejected" if distance(weights, job.weights) > self.norm_bound else None
+        if problem is None and self.norm_bound is not None and distance(weights, job.weights) > self.norm_bound:
+            return "rejected"
+        if problem is None:
+            self.resting.work(job.device)
         return problem
+
+    def _lose(self, job: Job, reason: LossReason) -> None:
+        """A device that fails again and again rests: it is not idle when the method hears of the loss."""
+        until = self.resting.fail(job.device, self.now) if reason in ("crash", "rejected") else None
+        if until is not None:
+            if job.device in self.idle:
+                self.idle.remove(job.device)
+            self._set_alarm(until, Alarm.REST, job.device)
+            self.note("rest", device=job.device, until=until)
+        super()._lose(job, reason)
+
+    def _end_rest(self, device: int) -> None:
+        if device not in self.idle and device not in self._job_of and self._free(device):
+            self.method.on_idle(self, device)
 
     def _fail(self, number: int, reason: LossReason) -> None:
         flight = self._land(number)
@@ -371,6 +372,7 @@ class WallEngine(Engine):
             "alarms": self.alarms,
             "durations": self.durations,
             "serial": self._serial,
+            "resting": self.resting,
             "limits": self.limits,
             "norm_bound": self.norm_bound,
             "changes": self.changes,
@@ -388,6 +390,7 @@ class WallEngine(Engine):
         self.alarms = list(state["alarms"])
         self.durations = state["durations"]
         self._serial = state["serial"]
+        self.resting = state["resting"]
         self.limits, self.norm_bound, self.changes = state["limits"], state["norm_bound"], state["changes"]
         self.stopping, last = state["stopping"]
         self._last_dispatch = FOREVER if last is None else last
