@@ -1,1 +1,1 @@
-"""Runs the methods on real devices, through Flower."""
+"""Runs the methods on real devices, over MQTT; the Flower app is for users of `flwr run`."""
