@@ -61,6 +61,9 @@ def test_a_number_of_jobs_replaces_the_default_length() -> None:
         (["privacy.dp_noise=1.0"], "privacy.dp_noise = 1.0: needs privacy.dp_clip"),
         (["privacy.feature_noise=1.0"], "privacy.feature_noise = 1.0: needs privacy.feature_clip"),
         (["fleet.faults.present_seconds=5"], "fleet.faults: set both"),
+        (["fleet.forward_share=0"], "fleet.forward_share = 0: input should be greater than 0"),
+        (["fleet.forward_share=1.5"], "fleet.forward_share = 1.5: input should be less than or equal to 1"),
+        (["fleet.forward_share=nan"], "fleet.forward_share = nan: input should be"),
         (["data.devices=0"], "data.devices = 0: accepted: 'auto' or a whole number from 1"),
         (
             ["fleet.tier_compute_watts={ low = -1 }"],

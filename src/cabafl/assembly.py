@@ -8,14 +8,25 @@ import numpy as np
 import torch
 
 from cabafl import data, methods
-from cabafl.config import Experiment
+from cabafl.config import Experiment, FleetSection
 from cabafl.data.dataset import Dataset, Split
 from cabafl.data.partition import Partition, make_partition
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
-from cabafl.fleet import TIERS, Attack, Faults, Fleet, Speeds, config_counts, gaussian_fleet, read_trace, tiered_fleet
+from cabafl.fleet import (
+    TIERS,
+    Attack,
+    Faults,
+    Fleet,
+    Power,
+    Speeds,
+    config_counts,
+    gaussian_fleet,
+    read_trace,
+    tiered_fleet,
+)
 from cabafl.fleet.attacks import STRENGTHS
 from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
@@ -220,6 +231,7 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
     link = section.link_seconds
     if section.bandwidth_mbps is not None:
         link = 2 * 8 * model_bytes / (section.bandwidth_mbps * 1e6)
+    answer_share = section.forward_share / experiment.training.epochs
     if section.tiers is None:
         return gaussian_fleet(
             sizes,
@@ -227,8 +239,8 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
             Speeds(section.seconds_per_sample, section.seconds_per_sample_deviation, section.seconds_per_sample_floor),
             link_seconds=link,
             latency=section.extra_latency,
-            compute_watts=section.compute_watts,
-            radio_watts=section.radio_watts,
+            answer_share=answer_share,
+            power=Power(section.compute_watts, section.radio_watts),
         )
     counts = config_counts(section.tiers, len(sizes)) if isinstance(section.tiers, str) else section.tiers
     return tiered_fleet(
@@ -237,8 +249,16 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
         counts,
         link_seconds=link,
         latency=section.extra_latency,
-        compute_watts={tier: section.tier_compute_watts.get(tier, section.compute_watts) for tier in TIERS},
-        radio_watts={tier: section.tier_radio_watts.get(tier, section.radio_watts) for tier in TIERS},
+        answer_share=answer_share,
+        power={tier: tier_power(section, tier) for tier in TIERS},
+    )
+
+
+def tier_power(section: FleetSection, tier: str) -> Power:
+    """The power of a tier's devices."""
+    return Power(
+        section.tier_compute_watts.get(tier, section.compute_watts),
+        section.tier_radio_watts.get(tier, section.radio_watts),
     )
 
 

@@ -120,6 +120,12 @@ class FleetSection(Section):
         0.01, ge=0, description="standard deviation of seconds_per_sample over the devices"
     )
     seconds_per_sample_floor: float = Field(0.01, gt=0, description="lower bound of seconds_per_sample")
+    forward_share: float = Field(
+        1 / 3,
+        gt=0,
+        le=1,
+        description="compute time of a forward pass (feature collection) as a share of one epoch of training",
+    )
     tiers: TierCounts | None = Field(
         None,
         description="quality tiers instead of the Gaussian: config1..config4 of the paper, or { high = 40, low = 60 }",

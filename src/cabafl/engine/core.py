@@ -24,7 +24,7 @@ from cabafl.rng import Stream, seed64
 from cabafl.state import State, attributes
 
 FOREVER = float("inf")
-FEATURE_BYTES = 8  # per number of a feature vector on the wire
+FEATURE_BYTES = 4  # per number of a feature vector: float32, as `deployment.wire` sends it
 _MODEL_SQUARE, _UPLOAD_SQUARE = LARGEST_MODEL**2, LARGEST_UPLOAD**2
 
 

@@ -1,7 +1,7 @@
 """The simulated devices: speeds, links, energy and faults."""
 
 from cabafl.fleet.attacks import Attack
-from cabafl.fleet.devices import Fleet, Speeds, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.fleet.devices import Fleet, Power, Speeds, config_counts, gaussian_fleet, tiered_fleet
 from cabafl.fleet.faults import FINE, Absence, Fate, Faults, read_trace
 from cabafl.tiers import TIERS
 
@@ -13,6 +13,7 @@ __all__ = [
     "Fate",
     "Faults",
     "Fleet",
+    "Power",
     "Speeds",
     "config_counts",
     "gaussian_fleet",
