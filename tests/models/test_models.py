@@ -50,6 +50,27 @@ def test_resnet_blocks_as_features(block: str, width: int) -> None:
     assert feature_sum(network, find_layer(network, block), torch.rand(2, *DIGIT)).shape == (width,)
 
 
+def test_resnet_starts_from_kaiming_normal_convolutions() -> None:
+    """Standard deviation sqrt(2 / fan-out), normal and not uniform; batch norm starts as the identity."""
+    with seeded(5):
+        network = models.build("resnet18", "image", CIFAR, 10)
+    with seeded(5):
+        again = models.build("resnet18", "image", CIFAR, 10)
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
+    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
+    assert len(convolutions) == 20
+    for module in convolutions:
+        deviation = (2 / (module.out_channels * module.kernel_size[0] ** 2)) ** 0.5
+        scaled = module.weight.detach().flatten() / deviation
+        assert abs(scaled.std().item() - 1) < 0.05
+        assert abs(scaled.mean().item()) < 0.1
+        assert scaled.abs().max().item() > 2.5  # a uniform distribution of this deviation ends at 1.73
+    for norm in network.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            assert (norm.weight == 1).all()
+            assert (norm.bias == 0).all()
+
+
 def test_pooling_before_relu_changes_nothing() -> None:
     """The same network with ReLU first: equal output and equal gradients."""
     network = models.build("cnn", "image", CIFAR, 10)

@@ -24,7 +24,11 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Four stages of two blocks (64, 128, 256, 512 channels). Feature: ``block4``, averaged over positions."""
+    """Four stages of two blocks (64, 128, 256, 512 channels). Feature: ``block4``, averaged over positions.
+
+    Convolutions start from Kaiming-normal weights (fan-out, ReLU), as in the authors' program; batch norm from weight 1
+    and bias 0, which is torch's default.
+    """
 
     def __init__(self, channels: int, classes: int, padding: int = 0) -> None:
         super().__init__()
@@ -37,6 +41,9 @@ class ResNet18(nn.Module):
         self.block3 = nn.Sequential(Block(128, 256, 2), Block(256, 256, 1))
         self.block4 = nn.Sequential(Block(256, 512, 2), Block(512, 512, 1))
         self.out = nn.Linear(512, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores (batch, classes)."""
