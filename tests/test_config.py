@@ -73,6 +73,8 @@ def test_a_number_of_jobs_replaces_the_default_length() -> None:
         ),
         (['fleet.tier_power={ lo = "jetson-nano" }'], "fleet.tier_power = {'lo': 'jetson-nano'}: accepted: a table of"),
         (["fleet.tier_idle_watts={ low = inf }"], "fleet.tier_idle_watts = {'low': inf}: accepted: a table of watts"),
+        (["model.width=0"], "model.width = 0: input should be greater than 0"),
+        (["model.width=9"], "model.width = 9: input should be less than or equal to 8"),
         (["data.devices=0"], "data.devices = 0: accepted: 'auto' or a whole number from 1"),
         (
             ["fleet.tier_compute_watts={ low = -1 }"],

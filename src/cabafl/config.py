@@ -12,7 +12,7 @@ from cabafl.names import AttackName, DatasetName, LabelLevel, PartitionName
 from cabafl.power import BOARDS, DEFAULT_POWER, BoardName
 from cabafl.toml import read_toml
 from cabafl.validation import validated
-from cabafl.values import AutoPositive, AutoShare, Devices, TierCounts, TierPower, TierWatts, Watts, Workers
+from cabafl.values import AutoPositive, AutoShare, Devices, TierCounts, TierPower, TierWatts, Watts, Width, Workers
 
 RENAMED = {("run", "evaluate_aggregations"): "evaluate_versions"}  # keys of 0.1
 EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")  # of [run]: they change no result
@@ -59,6 +59,9 @@ class ModelSection(Section):
     """The network to train."""
 
     name: str = Field("cnn", description="cnn | resnet18 | vgg16 | lstm | mlp | my_package.my_module:MyNet")
+    width: Width = Field(
+        1.0, description="factor on the channels of resnet18 and vgg16, up to 8; 0.25: a quarter of the channels"
+    )
     feature_layer: str | None = Field(
         None, description="layer whose output is the feature; default: the one the model names"
     )

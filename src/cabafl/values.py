@@ -69,5 +69,6 @@ TierCounts = Annotated[str | dict[str, int], BeforeValidator(_counts_or_config)]
 TierPower = Annotated[dict[str, BoardName], BeforeValidator(_board_by_tier)]
 TierWatts = Annotated[dict[str, float], BeforeValidator(_watts_by_tier)]
 Watts = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+Width = Annotated[float, Field(gt=0, le=8)]
 AutoPositive = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_positive)]
 AutoShare = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_share)]
