@@ -10,7 +10,7 @@ from cabafl.engine.core import Limits
 from cabafl.execution.base import TrainJob
 from cabafl.methods.base import Weights
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
-from cabafl.recording.events import Collection
+from cabafl.recording.events import Collection, Published, Uploaded
 from tests.scripted import World, fleet, vector
 
 FEATURES = [[4, 0], [0, 4], [2, 2], [3, 1]]
@@ -127,6 +127,22 @@ def test_without_cache_every_upload_is_accepted_and_with_gamma_one_only_late_one
     assert all(note["accepted"] for note in run_long(l1_cache=False, gamma=1.0).notes("cache"))
     for note in run_long(gamma=1.0).notes("cache"):
         assert note["accepted"] == (note["trained"] > 2)
+
+
+@pytest.mark.parametrize("aggregation", ["weighted", "mean"])
+def test_without_l1_a_restarted_slot_has_no_weight_until_its_first_upload(aggregation: str) -> None:
+    """A slot that has aggregated and not uploaded since then is left out of the aggregations of others."""
+    world = run_long(l1_cache=False, seconds=200.0, aggregation=aggregation)
+    empty, left_out = {0, 1, 2}, 0  # slots without an upload since their last aggregation
+    for event in world.events:
+        if isinstance(event, Uploaded):
+            empty.discard(event.slot)
+        elif isinstance(event, Published):
+            weights = event.facts["weights"]
+            assert {slot for slot, weight in enumerate(weights) if weight == 0} == empty
+            left_out += len(empty)
+            empty.add(event.facts["slot"])
+    assert left_out > 5
 
 
 def test_mean_variant_weighs_filled_slots_equally() -> None:

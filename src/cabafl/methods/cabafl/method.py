@@ -121,7 +121,7 @@ class CaBaFL(Method):
             similarities = np.array([self.features.similarity(s.l1_trace) for s in slots])
             weights = cache_weights(samples, similarities, self.parameters.alpha, self.parameters.epsilon)
         self.model = weighted_mean([s.l1 for s in slots], weights)
-        slot.restart(self.model)
+        self.cache.restart(slot, self.model)
         server.publish(self.model, slot=index, weights=weights.tolist())
         if server.version % self.parameters.m == 0:
             self._collect(server)
