@@ -63,6 +63,7 @@ def assemble(experiment: Experiment) -> SimulationParts:
     task = make_task(experiment, dataset, partition)
     check_fit(method, task)
     slots = slots_for(experiment, len(partition), method)
+    method = settled(method, len(partition), simulated=True)
     try:
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
@@ -76,7 +77,7 @@ def assemble_server(experiment: Experiment, devices: int) -> Parts:
     slots = slots_for(experiment, devices, method)
     task = make_server_task(experiment)
     check_fit(method, task)
-    return Parts(experiment, method, task, slots)
+    return Parts(experiment, settled(method, devices, simulated=False), task, slots)
 
 
 def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None], seconds: float | None) -> EngineSetup:
@@ -144,6 +145,12 @@ def make_method(experiment: Experiment) -> Method:
     except (ImportError, AttributeError, TypeError) as error:
         raise UserError(f"method.name = {name!r}: cannot be used: {error}") from None
     return cls(validated(cls.Parameters, experiment.method.parameters, "method"))
+
+
+def settled(method: Method, devices: int, simulated: bool) -> Method:
+    """The method with parameters that suit its fleet; see `Parameters.settled`."""
+    parameters = method.parameters.settled(devices, simulated)
+    return method if parameters is method.parameters else type(method)(parameters)
 
 
 def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:

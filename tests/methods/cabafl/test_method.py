@@ -86,8 +86,9 @@ def run_long(train: Any = None, *, seconds: float = 60.0, devices: int = 12, slo
     draw = np.random.default_rng(5)
     limits = options.pop("limits", None) or Limits(seconds=seconds, slot_timeout=options.pop("timeout", None))
     times = options.pop("times", None) or draw.uniform(1, 4, devices).tolist()
+    method = options.pop("method", CaBaFL)
     return World(
-        CaBaFL(CaBaFLParameters(**{"k": 4, "m": 2, **options})),
+        method(CaBaFLParameters(**{"k": 4, "m": 2, **options})),
         fleet(times, draw.integers(5, 50, devices).tolist()),
         train or (lambda job: job.weights + 1),
         initial=vector(0, 0),
@@ -160,6 +161,68 @@ def test_fairness_filter_keeps_selections_even() -> None:
     assert even.max() - even.min() <= 2
     uneven = run_long(seconds=400.0, sigma=1.0, selection="size").engine.selections
     assert uneven.max() - uneven.min() > 2
+
+
+class NaiveFairness(CaBaFL):
+    """Computes how uneven selection is from all counts, as the documents define it."""
+
+    def _uneven(self) -> bool:
+        counts = self.selected.counts
+        if counts.sum() == 0:
+            return False
+        variance = float(np.var(counts / counts.sum()))
+        at_random = (1 / counts.sum()) * (1 / len(counts)) * (1 - 1 / len(counts))
+        return bool(variance / at_random > self.parameters.sigma + 1e-12)
+
+
+@pytest.mark.parametrize(("devices", "sigma"), [(2, 1.0), (10, 0.6), (10, 1.0), (40, 0.3), (150, 2.0)])
+def test_relative_sigma_on_the_engine_equals_its_definition(devices: int, sigma: float) -> None:
+    options: dict[str, Any] = {"devices": devices, "slots": max(1, devices // 10), "seconds": 400.0}
+    options |= {"sigma": sigma, "sigma_scale": "relative"}
+    real, naive = run_long(**options), run_long(method=NaiveFairness, **options)
+    assert real.dispatches == naive.dispatches
+    assert len(real.dispatches) > 100
+
+
+def test_relative_sigma_keeps_selection_about_as_even_as_random_on_any_fleet() -> None:
+    """The absolute 1e-6 evens out a small fleet completely and lets a large one be more uneven than random."""
+    for devices, seconds in ((10, 600.0), (1000, 50.0)):
+        options: dict[str, Any] = {"devices": devices, "slots": devices // 10, "seconds": seconds}
+        free, relative, absolute = (
+            relative_variance(run_long(**options, **sigma))
+            for sigma in ({"sigma": 1e9}, {"sigma_scale": "relative"}, {"sigma_scale": "absolute"})
+        )
+        assert free > 4
+        assert 0.8 < relative < 1.2
+        assert absolute < 0.1 if devices == 10 else absolute > 1.5
+
+
+def relative_variance(world: World) -> float:
+    counts = world.engine.selections
+    return float(np.var(counts) / counts.mean() * len(counts) / (len(counts) - 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "devices", "simulated", "scale", "sigma"),
+    [
+        ({}, 100, True, "absolute", 1e-6),
+        ({"sigma": 3e-6}, 100, True, "absolute", 3e-6),
+        ({}, 100, False, "relative", 1.0),
+        ({"sigma": 3e-6}, 10, True, "relative", 3.0),
+        ({"sigma": 4e-6}, 10_000, True, "relative", 4.0),
+        ({"sigma": 0.0}, 10, True, "relative", 0.0),
+        ({"sigma_scale": "absolute"}, 10, False, "absolute", 1e-6),
+        ({"sigma_scale": "relative"}, 100, True, "relative", 1.0),
+        ({"sigma_scale": "relative", "sigma": 2}, 7, True, "relative", 2.0),
+    ],
+)
+def test_the_scale_of_sigma_follows_from_the_fleet(
+    given: dict[str, Any], devices: int, simulated: bool, scale: str, sigma: float
+) -> None:
+    settled = CaBaFLParameters(**given).settled(devices, simulated)
+    assert settled.sigma_scale == scale
+    assert settled.sigma == pytest.approx(sigma)
+    assert settled.settled(devices, simulated) == settled
 
 
 def test_collections_follow_every_m_aggregations_one_at_a_time() -> None:
