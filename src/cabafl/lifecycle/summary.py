@@ -39,6 +39,7 @@ def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wal
         "transfers": last.transfers,
         "bytes": last.bytes,
         "joules": last.joules,
+        "idle_joules": ledger.idle_joules,
         "losses": dict(sorted(ledger.losses.items())),
         "slowed": ledger.slowed,
         "mean_staleness": ledger.mean_staleness,
