@@ -47,8 +47,7 @@ WATCHES = (
     "recording/",
     "lifecycle/",
     "deployment/log.py",
-    "deployment/server/commands.py",
-    "deployment/server/status.py",
+    "deployment/server/operator.py",
 )
 
 
