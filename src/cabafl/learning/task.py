@@ -10,8 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cabafl.data.dataset import Dataset
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Dataset, Partition
 from cabafl.learning.dp import DpSgd
 from cabafl.learning.evaluation import Score, evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
