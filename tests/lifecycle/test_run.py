@@ -15,7 +15,7 @@ from cabafl.config import load_experiment
 from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.engine.core import Engine
 from cabafl.engine.ledger import Ledger
-from cabafl.learning.weights import Layout
+from cabafl.learning.task import Layout
 from cabafl.lifecycle.run import Lifecycle, experiment_text
 from cabafl.lifecycle.stopping import Stopped
 from cabafl.recording.events import Evaluated

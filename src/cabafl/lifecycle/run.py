@@ -13,7 +13,7 @@ from cabafl.engine.checkpoint import Checkpoint, Snapshot, remove_checkpoints, t
 from cabafl.engine.core import Engine
 from cabafl.engine.tensors import Abandoned
 from cabafl.files import cannot_record
-from cabafl.learning.weights import Layout
+from cabafl.learning.task import Layout
 from cabafl.lifecycle.stopping import Stopped, signals
 from cabafl.lifecycle.summary import summarise
 from cabafl.recording.events import Evaluated, Event
