@@ -28,7 +28,8 @@ class IdleSet(State):
         self._views()
 
     def _views(self) -> None:
-        """Memoryviews of the arrays, which are faster for single entries."""
+        """Memoryviews of the arrays, for single entries: with the arrays an event takes 4 % longer (`cabafl bench
+        engine`)."""
         self._id, self._at = self._ids.data, self._place.data
 
     def state(self) -> dict[str, Any]:
