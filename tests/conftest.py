@@ -35,6 +35,7 @@ SLOW_FILES = {
 SLOW_TESTS = {  # by name, in any file
     "test_a_device_that_restarts_while_the_server_is_away",
     "test_a_device_that_trains_for_long_is_asked_about_its_job_and_keeps_it",
+    "test_a_simulated_job_goes_to_a_worker_process_and_back",
     "test_a_server_killed_at_any_moment_counts_every_upload_once",
     "test_a_server_that_ends_or_hangs_is_named",
     "test_a_whole_run_on_the_grid",

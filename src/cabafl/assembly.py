@@ -9,8 +9,8 @@ import torch
 
 from cabafl import data, methods
 from cabafl.config import Experiment, FleetSection
-from cabafl.data.dataset import Dataset, Split
-from cabafl.data.partition import Partition, make_partition
+from cabafl.data.dataset import Dataset, Partition, Split
+from cabafl.data.partition import make_partition
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules
 from cabafl.errors import UserError

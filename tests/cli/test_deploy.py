@@ -14,9 +14,7 @@ pytest.importorskip("cryptography", reason="cryptography is not installed (extra
 from cabafl.cli.main import app
 from cabafl.deployment.folder.layout import FleetFolder, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
-from cabafl.deployment.server import commands
-from cabafl.deployment.server.commands import COMMANDS, LOCK, CommandBox
-from cabafl.deployment.server.status import STATUS
+from cabafl.deployment.server.operator import COMMANDS, LOCK, STATUS, CommandBox
 from cabafl.errors import UserError
 from cabafl.files import lock
 
@@ -54,7 +52,7 @@ FOUND = {
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
-    monkeypatch.setattr(commands, "CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("cabafl.deployment.server.operator.CHECK_INTERVAL", 0.0)
     made = make_fleet(tmp_path / "fleet", FleetSettings(ip=("192.0.2.7",)), 2)
     made.state.mkdir(exist_ok=True)
     return made

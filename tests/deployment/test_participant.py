@@ -13,8 +13,7 @@ import torch
 
 from cabafl.assembly import assemble, make_data, make_server_task
 from cabafl.config import Experiment, load_experiment
-from cabafl.data.dataset import Dataset
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Dataset, Partition
 from cabafl.deployment.device import participant as module
 from cabafl.deployment.device.participant import Participant
 from cabafl.deployment.device.terms import AgainstTerms, Terms, When, tellable

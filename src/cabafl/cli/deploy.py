@@ -54,9 +54,8 @@ def server(
     experiment = read_experiment(file, settings)
     from cabafl.deployment.folder.layout import FleetFolder
     from cabafl.deployment.mqtt.fleet import MqttFleet
-    from cabafl.deployment.server.commands import COMMANDS
+    from cabafl.deployment.server.operator import COMMANDS, STATUS
     from cabafl.deployment.server.serve import Station, serve
-    from cabafl.deployment.server.status import STATUS
 
     fleet = FleetFolder.load(folder)
     path = out or fleet.state / "run"

@@ -103,7 +103,8 @@ class Engine(ABC):
         self._streams: dict[str, Stream] = {}
         self._score: PendingScore | None = None  # of the last evaluated version
         self._row: tuple[float, int] | None = None  # time and version of the last evaluation
-        self._size, self._selected = sizes.data, self.selections.data  # memoryviews: faster for single entries
+        # Memoryviews, for single entries: with the arrays an event takes 2 % longer (`cabafl bench engine`).
+        self._size, self._selected = sizes.data, self.selections.data
         self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
         self._bounded = True  # the norm of the global model is at most `LARGEST_MODEL`
 
@@ -116,7 +117,11 @@ class Engine(ABC):
         return self._streams[purpose]
 
     def publish(self, weights: Weights, /, **facts: Any) -> None:
-        """See `Server.publish`. Raises `UnusableModel` for anything but a vector of finite numbers like ``initial``."""
+        """See `Server.publish`. Raises `UnusableModel` for anything but a vector of finite numbers like ``initial``.
+
+        The norm tells that at the price of one product: 0.4 of 9.5 µs where every upload publishes a small model
+        (`cabafl bench engine`).
+        """
         self._bounded = weights.shape == self.initial.shape and float(weights.dot(weights)) <= _MODEL_SQUARE
         if not self._bounded:
             self._check_model(weights)

@@ -15,12 +15,10 @@ import torch
 from cabafl.engine.changes import CHANGEABLE, Value
 from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flight
 from cabafl.engine.defence import DEPLOYED, MOST_JOULES, MOST_LOSS, MOST_SECONDS, distance
-from cabafl.engine.idle import IdleSet
+from cabafl.engine.idle import IdleSet, Resting
 from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Input, Joined, Left, Passed, Started, Stopping
-from cabafl.engine.median import VotedMedian
-from cabafl.engine.orders import Orders, Question
-from cabafl.engine.resting import Resting
-from cabafl.engine.timeouts import Alarm, automatic_timeout
+from cabafl.engine.median import VotedMedian, automatic_timeout
+from cabafl.engine.orders import Alarm, Orders, Question
 from cabafl.methods.base import PLAIN, FeatureKind, Job, LossReason, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Lost
 
@@ -126,7 +124,8 @@ class WallEngine(Engine):
             self._ring_until(given.time)
             self.now = max(self.now, given.time)
             self._handle(given)
-        self.outbox.flush()
+        if self.outbox.waiting:
+            self.outbox.flush()
 
     def _handle(self, given: Input) -> None:
         if isinstance(given, Arrived):

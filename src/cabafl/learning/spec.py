@@ -7,12 +7,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cabafl import models
 from cabafl.config import Experiment, PrivacySection, TrainingSection
-from cabafl.data.dataset import Dataset, Kind, Split
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Dataset, Kind, Partition, Split
 from cabafl.learning.features import find_layer
-from cabafl.learning.task import Task
+from cabafl.learning.task import FlatModel, Task
 from cabafl.learning.training import seeded
-from cabafl.learning.weights import FlatModel
 from cabafl.rng import seed64
 from cabafl.values import Width
 

@@ -3,9 +3,8 @@
 import time
 from typing import Any
 
-from cabafl.deployment.server.commands import CHECK_INTERVAL, Command, CommandBox
 from cabafl.deployment.server.dispatcher import Dispatcher
-from cabafl.deployment.server.status import StatusFile
+from cabafl.deployment.server.operator import CHECK_INTERVAL, Command, CommandBox, StatusFile
 from cabafl.engine.changes import parse_change
 from cabafl.engine.checkpoint import Checkpoint
 from cabafl.engine.inputs import Changed, Stopping

@@ -12,10 +12,9 @@ from cabafl.config import Experiment, load_experiment
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
 from cabafl.deployment.server.carrier import Carrier, Network, RunOnFleet
-from cabafl.deployment.server.commands import CommandBox
 from cabafl.deployment.server.dispatcher import MAX_OFFENCES, Dispatcher, Quarantined
 from cabafl.deployment.server.driver import FleetDriver
-from cabafl.deployment.server.status import StatusFile
+from cabafl.deployment.server.operator import CommandBox, StatusFile
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine

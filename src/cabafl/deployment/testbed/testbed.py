@@ -17,9 +17,8 @@ from cabafl.deployment.folder.layout import DEVICE, Device, FleetFolder, FleetSe
 from cabafl.deployment.folder.provision import make_fleet
 from cabafl.deployment.log import Log
 from cabafl.deployment.mqtt.fleet import MqttFleet
-from cabafl.deployment.server.commands import COMMANDS, LOCK, is_running
+from cabafl.deployment.server.operator import COMMANDS, LOCK, STATUS, is_running
 from cabafl.deployment.server.serve import Station, serve
-from cabafl.deployment.server.status import STATUS
 from cabafl.errors import UserError
 from cabafl.lifecycle.run import Listener
 from cabafl.processes.children import LOOPBACK, Child, Children, free_ports
