@@ -39,6 +39,16 @@ def test_own_model_and_method_are_imported_from_the_working_folder(tmp_path: Pat
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
+def test_files_in_the_working_folder_hide_no_module(tmp_path: Path) -> None:
+    for name in ("queue", "random", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('of the user')\n")
+    done = cabafl("run", *QUICK, "run.workers=1", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    compared = ["compare", "--methods", "fedavg,fedasync", *QUICK, "--quiet"]
+    done = cabafl(*compared, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_interrupt_leaves_a_readable_folder_without_a_summary(tmp_path: Path) -> None:
     words = ["run", *QUICK, "run.virtual_time=1000000", "--out", "here"]
     pipe = subprocess.PIPE

@@ -101,7 +101,7 @@ class Soak:
 
     def _start_server(self, children: Children, fleet: FleetFolder, turn: int) -> Child:
         words = ["deploy", "server", str(fleet.path), *self._settings(), "--out", str(self.folder / "run")]
-        command = [sys.executable, "-m", "cabafl", *words, "--log", "json", "--quiet"]
+        command = [sys.executable, "-P", "-m", "cabafl", *words, "--log", "json", "--quiet"]
         return children.start(f"server-{turn}", command, dict(os.environ), self.folder)
 
     def _disturbances(self) -> Iterator[tuple[float, str]]:

@@ -89,7 +89,7 @@ def device(
             raise UserError(f"--id = {number}: no such device; accepted: {', '.join(map(str, folders)) or 'none'}")
         folder = folders[number]
     own = Device.load(folder)
-    sys.path.insert(0, str(own.folder))  # the user's data loader may be next to device.toml
+    sys.path.append(str(own.folder))  # the user's data loader may be next to device.toml
     writer = _log(log)
     logging.basicConfig(level=logging.INFO, handlers=[LogHandler(writer)])
     DeviceLoop(own.id, device_account(own), Participant(own), writer).run()

@@ -56,7 +56,8 @@ def main() -> None:
     """Entry point. A `UserError` is one line and exit code 2, a `RunStopped` one line and exit code 1."""
     if PARENT in os.environ:  # a run of a comparison: stops with a checkpoint if the comparison dies
         die_with_parent(int(os.environ[PARENT]), signal.SIGTERM)
-    sys.path.insert(0, str(Path.cwd()))  # for the user's models and methods, given as package.module:Class
+    # For the user's models and methods, given as package.module:Class. Last: a file queue.py hides no module of Python.
+    sys.path.append(str(Path.cwd()))
     try:
         app()
     except UserError as error:

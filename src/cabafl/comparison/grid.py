@@ -130,7 +130,7 @@ def _start(run: GridRun) -> None:
     workers = [] if run.experiment.run.executor == "ray" else [f"run.workers={0 if run.cores == 1 else run.cores}"]
     run.folder.parent.mkdir(parents=True, exist_ok=True)
     run.log = run.folder.with_suffix(".log")
-    command = [sys.executable, "-m", "cabafl"]
+    command = [sys.executable, "-P", "-m", "cabafl"]
     if (run.folder / EXPERIMENT).exists():
         command += ["resume", str(run.folder), *workers]
     else:

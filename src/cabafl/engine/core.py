@@ -227,10 +227,13 @@ class Engine(ABC):
 
     def finish(self) -> None:
         """Ends the run: calls `Method.on_end`, evaluates the last version and emits all pending events."""
-        self.method.on_end(self)
+        self._end_method()
         if self._row != (self.now, self.version):
             self._evaluate()
         self.outbox.flush(wait=True)
+
+    def _end_method(self) -> None:
+        self.method.on_end(self)
 
     def flight_of(self, device: int) -> Flight | None:
         """The job that a device is working on, if any."""

@@ -137,7 +137,7 @@ class ProcessExecutor(QueuedExecutor):
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         descriptors = (theirs.fileno(), self._weights_file, self._data_file)
-        command = [sys.executable, "-m", "cabafl.execution.worker", str(theirs.fileno()), str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "cabafl.execution.worker", str(theirs.fileno()), str(os.getpid())]
         process = subprocess.Popen(command, pass_fds=descriptors, env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
         return _Worker(process, Connection(ours.detach()))

@@ -76,7 +76,7 @@ class StatusFile:
             "version": engine.version,
             "uploads": engine.ledger.uploads,
             "losses": dict(engine.ledger.losses),
-            "quarantined": self.dispatcher.journal.quarantined,
+            "quarantined": self.dispatcher.journal.quarantine.count,
             "in_flight": len(engine.flights),
             "online": len(engine.present),
             "since_upload": self.dispatcher.since_upload,

@@ -102,6 +102,6 @@ def paces(experiment: Experiment, devices: int, scale: float) -> list[Mapping[st
 
 def start_device(children: Children, device: Device) -> Child:
     """Starts a device process; its output goes to ``device-ID.log``."""
-    command = [sys.executable, "-m", "cabafl", "deploy", "device", str(device.folder)]
+    command = [sys.executable, "-P", "-m", "cabafl", "deploy", "device", str(device.folder)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return children.start(f"device-{device.id}", command, environment, device.folder)
