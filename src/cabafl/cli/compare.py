@@ -13,7 +13,7 @@ from cabafl.errors import UserError
 
 if TYPE_CHECKING:
     from cabafl.comparison.grid import GridRun
-    from cabafl.config import Experiment
+    from cabafl.config import Experiment, MethodSection
 
 Seeds = Annotated[int, typer.Option(help="Number of seeds, counting up from the experiment's seed.", min=1)]
 Jobs = Annotated[str, typer.Option(help="Runs at the same time: a number, or auto for one per core.")]
@@ -44,9 +44,10 @@ def compare(
 
     words = [*([str(file)] if file is not None else []), *(settings or [])]
     sections = {*Experiment.model_fields}
-    overrides = [word for word in words if "=" in word and word.split("=")[0].split(".")[0] not in sections]
-    base = read_experiment(None, [word for word in words if word not in overrides])
-    variants = method_variants(methods, base, overrides)
+    overrides = [word for word in words if "=" in word and _section(word) not in sections]
+    shared = [word for word in words if word not in overrides]
+    base = read_experiment(None, shared)
+    variants = method_variants(methods, base, overrides, _method_in_file(shared))
     _run_and_report(base, variants, seeds, jobs, targets, out, quiet)
 
 
@@ -65,8 +66,24 @@ def ablate(
     from cabafl.cli.run import read_experiment
     from cabafl.comparison.variants import ablation_variants
 
-    base = read_experiment(file, settings)
+    words = [*([str(file)] if file is not None else []), *(settings or [])]
+    base = read_experiment(None, words)
+    if base.method.name not in ("cabafl", _method_in_file(words).name):
+        raise UserError(f"method.name = {base.method.name!r}: the study varies CaBaFL; accepted: cabafl")
     _run_and_report(base, ablation_variants(base), seeds, jobs, targets, out, quiet)
+
+
+def _section(word: str) -> str:
+    """The first part of ``section.key=value``; empty for a file."""
+    key, equals, _ = word.partition("=")
+    return key.strip().split(".")[0] if equals else ""
+
+
+def _method_in_file(words: Sequence[str]) -> "MethodSection":
+    """The method and its keys without those of the command line."""
+    from cabafl.cli.run import read_experiment
+
+    return read_experiment(None, [word for word in words if _section(word) != "method"]).method
 
 
 def _run_and_report(
