@@ -119,16 +119,17 @@ def summary_table(summary: dict[str, Any]) -> Table:
     """Formats ``summary.json`` for the terminal."""
 
     def percent(value: float | None) -> str:
-        return "too few evaluations" if value is None else f"{100 * value:.2f}"
+        return "too few versions" if value is None else f"{100 * value:.2f}"
 
     best = percent(summary["best_window_mean"])
     if summary["best_window_deviation"] is not None:
         best += f" ± {100 * summary['best_window_deviation']:.2f}"
     losses = ", ".join(f"{n} {reason}" for reason, n in summary["losses"].items()) or "none"
     rows = {
-        f"accuracy, best {summary['window']}-evaluation window (%)": best,
+        f"accuracy, best window of {summary['window']} versions (%)": best,
         "final accuracy (%)": percent(summary["final_accuracy"]),
         "stability (deviation of the moving average) (%)": percent(summary["stability"]),
+        "the same around its trend (%)": percent(summary["stability_detrended"]),
         "fairness (variance of selection shares)": "-" if summary["fairness"] is None else f"{summary['fairness']:.2e}",
         f"{summary['clock']} time (s)": f"{summary['time']:,.0f}",
         "versions published": f"{summary['versions']:,}",

@@ -41,7 +41,7 @@ def render_figures(runs: Sequence[Run]) -> list[RenderedFigure]:
     line_styles = styles(list(groups))
     several = any(len(group) > 1 for group in groups.values())
     over_seeds = ", averaged over seeds; the band spans the seeds" if several else ""
-    caption = f"Mean of the last {WINDOW} evaluations{over_seeds}."
+    caption = f"Mean of the last {WINDOW} evaluated versions{over_seeds}."
     first = {label: group[0] for label, group in groups.items()}
     seed = f"Seed {next(iter(first.values())).seed}."
     rendered = []

@@ -19,12 +19,13 @@ from cabafl.reporting.table import Table
 MAX_SVG_BYTES = 400_000  # above this, the PNG is smaller
 
 EXPLANATION = (
-    f"Accuracy is the highest mean of {WINDOW} consecutive evaluations ± the standard deviation in that window, both"
-    " averaged over seeds; “over seeds ±” is the standard deviation of that mean over seeds. The cost of a target is"
-    " measured at the first evaluation that reaches it, and is the median over seeds; NA: not reached. Stability is the"
-    " standard deviation of the moving mean in the second half of the run, fairness the variance of the devices' shares"
-    " of all selections; lower is better for both. “Never heard” is the number of devices that lost every job. The best"
-    " value of each column is marked."
+    f"Accuracy is the highest mean of {WINDOW} evaluated versions in a row ± the standard deviation in that window,"
+    " both averaged over seeds; a version that is evaluated several times counts once. “Over seeds ±” is the standard"
+    " deviation of that mean over seeds. The cost of a target is measured at the first evaluation that reaches it, and"
+    " is the median over seeds; NA: not reached. Stability is the standard deviation of the moving mean in the second"
+    " half of the run; “detrended” is its standard deviation around a straight line, without the learning trend."
+    " Fairness is the variance of the devices' shares of all selections. Lower is better for all three. “Never heard”"
+    " is the number of devices that lost every job. The best value of each column is marked."
 )
 
 
@@ -46,8 +47,8 @@ def page(
         f'<p class="soft">{escape(EXPLANATION)}</p>',
         '<div class="row">' + "".join(map(_table, tables)) + "</div>",
         "<h2>Learning curves</h2>",
-        f'<p class="soft">Mean of the last {WINDOW} evaluations; with several seeds, the mean over seeds and a band'
-        " from the lowest to the highest. Click a method to hide it, drag to zoom, double-click to zoom out.</p>",
+        f'<p class="soft">Mean of the last {WINDOW} evaluated versions; with several seeds, the mean over seeds and a'
+        " band from the lowest to the highest. Click a method to hide it, drag to zoom, double-click to zoom out.</p>",
         '<div class="bar" id="axis-bar"></div><div class="bar" id="method-bar"></div>',
         '<div id="plot"><div id="tip"></div></div>',
         _speedups(speedups),

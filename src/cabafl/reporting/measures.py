@@ -57,7 +57,7 @@ def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
     for target in targets:
         for name in COSTS:
             values[cost_key(name, target)] = _median_cost(group, name, target)
-    for key in ("stability", "fairness", "mean_staleness", "versions"):
+    for key in ("stability", "stability_detrended", "fairness", "mean_staleness", "versions"):
         values[key] = _mean([run.summary[key] for run in group])
     values["jobs_lost"] = _mean([sum(run.summary["losses"].values()) for run in group])
     values["never_heard"] = _mean([len(run.counts.never_heard) for run in group])

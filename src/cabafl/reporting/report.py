@@ -81,7 +81,9 @@ def _caveats(runs: Sequence[Run], measures: Measures) -> list[str]:
     fine = any(run.experiment.data.dataset == "cifar100" and run.experiment.data.labels == "fine" for run in runs)
     notes = [CIFAR100_NOTE] if published and fine else []
     if any(run.summary["best_window_mean"] is None for run in runs):
-        notes.append(f"Some runs have fewer than {WINDOW} evaluations, so they have no best window and no stability.")
+        notes.append(
+            f"Some runs have fewer than {WINDOW} evaluated versions, so they have no best window and no stability."
+        )
     differing = differing_settings(by_label(runs))
     if differing:
         notes.append(f"The runs differ in more than method and seed: {', '.join(differing)} (see Settings).")

@@ -91,6 +91,7 @@ def _behaviour() -> list[_Column]:
 
     return [
         _Column("stability [%]", "stability", _percent("stability"), min),
+        _Column("detrended [%]", "stability_detrended", _percent("stability_detrended"), min),
         _Column("fairness", "fairness", fairness, min),
         _Column("mean staleness", "mean_staleness", staleness),
         _Column("versions", "versions", _number("versions", 1, NOT_AVAILABLE)),
