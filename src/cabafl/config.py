@@ -361,10 +361,11 @@ def apply_override(values: dict[str, Any], text: str) -> None:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
             raise UserError(f"{text!r}: {key} is a value, not a section")
-    table[keys[-1]] = _parse(value.strip())
+    table[keys[-1]] = parse_value(value.strip())
 
 
-def _parse(value: str) -> Any:
+def parse_value(value: str) -> Any:
+    """Parses a value of the command line: TOML, ``none`` or else plain text."""
     if value == "none":
         return None
     try:

@@ -49,7 +49,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the figures, which take most of the time of a report."""
-    monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda runs: [])
+    monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda runs, line_styles: [])
 
 
 def test_every_file_is_there_and_no_temporary_one(report: Path) -> None:

@@ -22,11 +22,16 @@ def read_experiment(file: Path | None, settings: list[str] | None) -> "Experimen
     """Loads the experiment of a command line. A word with ``=`` is a setting, any other the file, in any order."""
     from cabafl.config import load_experiment
 
+    return load_experiment(*file_and_settings(file, settings))
+
+
+def file_and_settings(file: Path | None, settings: list[str] | None) -> tuple[Path | None, list[str]]:
+    """Sorts the words of a command line; raises `UserError` for a second file."""
     words = [*([str(file)] if file is not None else []), *(settings or [])]
     files = [Path(word) for word in words if "=" not in word]
     if len(files) > 1:
         raise UserError(f"{files[1]}: a second experiment file; accepted: one file and section.key=value settings")
-    return load_experiment(files[0] if files else None, [word for word in words if "=" in word])
+    return files[0] if files else None, [word for word in words if "=" in word]
 
 
 def run(

@@ -28,17 +28,18 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Measures:
-    """All rows, and the target accuracies in percent for which they have costs."""
+    """All rows, and the target accuracies in percent for which they have costs; ``noun`` says what a row is."""
 
     rows: list[MethodRow]
     targets: list[float]
+    noun: str = "method"
 
 
-def measure(runs: Sequence[Run], targets: Sequence[float] | None = None) -> Measures:
+def measure(runs: Sequence[Run], targets: Sequence[float] | None = None, noun: str = "method") -> Measures:
     """Computes everything the tables show. ``targets`` are in percent; default: see `default_targets`."""
     groups = by_label(runs)
     chosen = sorted(set(targets)) if targets else default_targets(groups)
-    return Measures([MethodRow(label, _values(group, chosen)) for label, group in groups.items()], chosen)
+    return Measures([MethodRow(label, _values(group, chosen)) for label, group in groups.items()], chosen, noun)
 
 
 def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
