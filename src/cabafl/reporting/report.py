@@ -71,24 +71,30 @@ def build_report(
         figures = [*value_figures(sweep, measures), *figures]
     look = Look([*notes, *_caveats(runs, measures, sweep)], measures.noun, line_styles)
     what = "Comparison" if sweep is None else f"Sweep of {', '.join(sweep.keys)}"
-    document = page(runs, main, speedups, figures, title or title_of(groups, what), look)
-    contents = {
-        "table.csv": measures_csv(measures).encode(),
-        "table.md": markdown(main).encode(),
-        "table.tex": latex([*main, *speedups]).encode(),
-        "speedup.csv": speedups_csv(measures).encode(),
-        "speedup.md": markdown(speedups).encode(),
-    }
-    if sweep is not None:
-        contents["sweep.csv"] = sweep_csv(sweep, measures).encode()
+    contents = _table_files(measures, main, speedups, sweep)
     for figure in figures:
-        contents[f"figures/{figure.name}.png"] = figure.png
-        contents[f"figures/{figure.name}.svg"] = figure.svg
-    contents["report.html"] = document.encode()
+        contents |= {f"figures/{figure.name}.png": figure.png, f"figures/{figure.name}.svg": figure.svg}
+    contents["report.html"] = page(runs, main, speedups, figures, title or title_of(groups, what), look).encode()
     out = Path(out)
     _write(out, contents)
     shown = [*main, *speedups] if sweep is None else main
     return ReportPaths(out / "report.html", [out / name for name in contents], shown)
+
+
+def _table_files(
+    measures: Measures, main: Sequence[Table], speedups: Sequence[Table], sweep: Sweep | None
+) -> dict[str, bytes]:
+    """File name -> content of the tables."""
+    texts = {
+        "table.csv": measures_csv(measures),
+        "table.md": markdown(main),
+        "table.tex": latex([*main, *speedups]),
+        "speedup.csv": speedups_csv(measures),
+        "speedup.md": markdown(speedups),
+    }
+    if sweep is not None:
+        texts["sweep.csv"] = sweep_csv(sweep, measures)
+    return {name: text.encode() for name, text in texts.items()}
 
 
 def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> list[str]:
