@@ -151,3 +151,4 @@ def test_a_large_sweep_shows_its_first_curves(tmp_path: Path, monkeypatch: pytes
     assert f"first {MAX_CURVES} of {MAX_CURVES + 5}" in written.html.read_text(encoding="utf-8")
     assert len((tmp_path / "out" / "table.csv").read_text().splitlines()) == MAX_CURVES + 6
     assert "Speed-up to" not in (tmp_path / "out" / "speedup.md").read_text()
+    assert (tmp_path / "out" / "speedup.csv").read_text().count("\n") == 1

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from cabafl.reporting.measures import Measures, speedups
+from cabafl.reporting.measures import MAX_SPEEDUPS, Measures, speedups
 from cabafl.reporting.table import Cell, Table
 
 _LATEX = {
@@ -32,10 +32,10 @@ def measures_csv(measures: Measures) -> str:
 
 
 def speedups_csv(measures: Measures) -> str:
-    """One line per target and ordered pair of methods."""
+    """One line per target and ordered pair of methods; none if they are too many."""
     labels = [row.label for row in measures.rows]
     lines = [["target_percent", "method", "against", "speedup"]]
-    for target in measures.targets:
+    for target in measures.targets if len(labels) <= MAX_SPEEDUPS else []:
         for label, ratios in zip(labels, speedups(measures, target), strict=True):
             lines += [
                 [f"{target:g}", label, other, raw(ratio)]

@@ -15,6 +15,7 @@ COSTS: dict[str, Callable[[Evaluated], float]] = {
     "joules": lambda row: row.joules,
 }
 INFINITE = float("inf")
+MAX_SPEEDUPS = 40  # rows up to which there are speed-ups of each over each
 ROUNDING = 1e-9  # tolerance: an accuracy of 0.3999999999 reaches 40 %
 
 

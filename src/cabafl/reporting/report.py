@@ -66,19 +66,18 @@ def build_report(
     all_styles = styles(list(groups)) if sweep is None else sweep_styles(sweep)
     line_styles = {label: all_styles[label] for label in list(groups)[:MAX_CURVES]}
     main, speedups = tables(measures), speedup_tables(measures)
-    figures = render_figures([run for run in runs if run.label in line_styles], line_styles)
-    if sweep is not None:
-        figures = [*value_figures(sweep, measures), *figures]
+    figures = [] if sweep is None else value_figures(sweep, measures)
+    figures += render_figures([run for run in runs if run.label in line_styles], line_styles)
     look = Look([*notes, *_caveats(runs, measures, sweep)], measures.noun, line_styles)
-    what = "Comparison" if sweep is None else f"Sweep of {', '.join(sweep.keys)}"
+    title = title or title_of(groups, "Comparison" if sweep is None else f"Sweep of {', '.join(sweep.keys)}")
     contents = _table_files(measures, main, speedups, sweep)
     for figure in figures:
         contents |= {f"figures/{figure.name}.png": figure.png, f"figures/{figure.name}.svg": figure.svg}
-    contents["report.html"] = page(runs, main, speedups, figures, title or title_of(groups, what), look).encode()
+    contents["report.html"] = page(runs, main, speedups, figures, title, look).encode()
     out = Path(out)
     _write(out, contents)
-    shown = [*main, *speedups] if sweep is None else main
-    return ReportPaths(out / "report.html", [out / name for name in contents], shown)
+    files = [out / name for name in contents]
+    return ReportPaths(files[-1], files, [*main, *speedups] if sweep is None else main)
 
 
 def _table_files(

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cabafl.reporting.measures import Measures, Values, cost_key, speedups
+from cabafl.reporting.measures import MAX_SPEEDUPS, Measures, Values, cost_key, speedups
 
 NOT_REACHED = "NA"
 NOT_AVAILABLE = "-"
-MAX_SPEEDUPS = 16  # rows and columns of a table of speed-ups
 
 
 @dataclass(frozen=True)
