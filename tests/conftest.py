@@ -19,6 +19,7 @@ SLOW_FILES = {
     "tests/cli/test_observe.py",
     "tests/cli/test_report.py",
     "tests/cli/test_run.py",
+    "tests/cli/test_sweep.py",
     "tests/comparison/test_grid.py",
     "tests/deployment/test_broker.py",
     "tests/deployment/test_install.py",

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from cabafl.assembly import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, RunSection, apply_override, load_experiment
 from cabafl.errors import UserError
 
@@ -116,3 +117,46 @@ def test_sections_are_frozen_and_take_dictionaries() -> None:
 
 def test_execution_keys_are_keys_of_the_run_section() -> None:
     assert set(EXECUTION_KEYS) < set(RunSection.model_fields)
+
+
+METHOD_FILE = "[data]\nbeta = 0.1\n[method]\nk = 7\nalpha = 0.5\n"  # CaBaFL's, which is the default method
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "keys"),
+    [
+        ([], "cabafl", {"k": 7, "alpha": 0.5}),
+        (["method.name=cabafl", "method.k=9"], "cabafl", {"k": 9, "alpha": 0.5}),
+        (["method.name=fedavg"], "fedavg", {}),
+        (["method.weighting=uniform", "method.name=fedavg"], "fedavg", {"weighting": "uniform"}),
+        (["method.name=fedasync", "method.alpha=0.3"], "fedasync", {"alpha": 0.3}),  # not the file's alpha
+        (["method.name=my_module:MyMethod"], "my_module:MyMethod", {}),
+        (["method.name=fedavg", "method.name=cabafl"], "cabafl", {"k": 7, "alpha": 0.5}),  # the last one counts
+        (['method={ name = "fedavg" }'], "fedavg", {}),
+    ],
+)
+def test_keys_of_the_files_method_do_not_apply_to_another(
+    settings: list[str], name: str, keys: dict[str, object], tmp_path: Path
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(METHOD_FILE)
+    experiment = load_experiment(file, settings)
+    assert (experiment.method.name, experiment.method.parameters) == (name, keys)
+    assert experiment.data.beta == 0.1
+
+
+def test_a_key_of_the_command_line_has_to_fit_the_method(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(METHOD_FILE)
+    with pytest.raises(UserError, match=r"^method.k = 9: unknown key"):
+        make_method(load_experiment(file, ["method.name=fedavg", "method.k=9"]))
+    make_method(load_experiment(file, ["method.name=fedavg"]))
+
+
+def test_a_wrong_method_section_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("method = 3\n")
+    with pytest.raises(UserError, match=r"^method = 3: "):
+        load_experiment(file)
+    with pytest.raises(UserError, match="method is a value, not a section"):
+        load_experiment(file, ["method.name=fedavg"])

@@ -344,11 +344,27 @@ def check_slots(slots: int, devices: int) -> None:
 
 
 def load_experiment(file: Path | None = None, overrides: Iterable[str] = ()) -> Experiment:
-    """Reads an experiment: the defaults, then the keys of a TOML file, then ``section.key=value`` settings."""
+    """Reads an experiment: the defaults, then the keys of a TOML file, then ``section.key=value`` settings.
+
+    If the settings name another method than the file, the file's keys of ``[method]`` do not apply.
+    """
     values = read_toml(file) if file else {}
-    for text in overrides:
+    settings: dict[str, Any] = {}
+    texts = list(overrides)
+    for text in texts:
+        apply_override(settings, text)
+    names = _method_name(values, MethodSection().name), _method_name(settings, None)
+    if None not in names and names[0] != names[1]:
+        values["method"] = {}
+    for text in texts:
         apply_override(values, text)
     return validated(Experiment, _renamed(values))
+
+
+def _method_name(values: dict[str, Any], default: str | None) -> Any:
+    """``method.name`` of values that are not validated yet; None if ``[method]`` is not a table."""
+    section = values.get("method", {})
+    return section.get("name", default) if isinstance(section, dict) else None
 
 
 def _renamed(values: dict[str, Any]) -> dict[str, Any]:
@@ -371,10 +387,11 @@ def apply_override(values: dict[str, Any], text: str) -> None:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
             raise UserError(f"{text!r}: {key} is a value, not a section")
-    table[keys[-1]] = _parse(value.strip())
+    table[keys[-1]] = parse_value(value.strip())
 
 
-def _parse(value: str) -> Any:
+def parse_value(value: str) -> Any:
+    """Parses a value of the command line: TOML, ``none`` or else plain text."""
     if value == "none":
         return None
     try:

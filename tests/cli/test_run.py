@@ -13,7 +13,7 @@ from tests.cli.program import CABAFL, QUICK, cabafl
 def test_run_prints_a_table_and_the_curve_without_colour(tmp_path: Path) -> None:
     done = cabafl("run", *QUICK, "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "best 10-evaluation window" in done.stdout
+    assert "best window of 10 versions" in done.stdout
     assert "curve.png" in done.stdout
     assert "\x1b" not in done.stdout
     assert (tmp_path / "here" / "summary.json").exists()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cabafl.assembly import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
@@ -53,6 +53,14 @@ class GridRun:
             return 0.0
 
 
+class GridCase(NamedTuple):
+    """What is run with every seed; ``name`` is the beginning of the folder's name."""
+
+    label: str
+    name: str
+    experiment: Experiment
+
+
 def make_grid(
     base: Experiment, variants: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], out: Path
 ) -> list[GridRun]:
@@ -61,12 +69,21 @@ def make_grid(
     Runs with the same seed share everything but the method: partition, initial weights, device speeds, shuffles and
     evaluation times.
     """
+    cases = []
+    for label, keys in variants.items():
+        experiment = base.model_copy(update={"method": type(base.method)(**keys)})
+        make_method(experiment)  # finds an invalid key before anything starts
+        cases.append(GridCase(label, label, experiment))
+    return make_runs(cases, seeds, out)
+
+
+def make_runs(cases: Sequence[GridCase], seeds: Sequence[int], out: Path) -> list[GridRun]:
+    """Returns a run for every seed and case, all cases of a seed together; raises `UserError` for a foreign folder."""
     runs = []
     for seed in seeds:
-        for label, keys in variants.items():
-            experiment = base.model_copy(update={"seed": seed, "method": type(base.method)(**keys)})
-            make_method(experiment)  # finds an invalid key before anything starts
-            runs.append(GridRun(label, seed, experiment, out / "runs" / f"{label}-seed{seed}"))
+        for case in cases:
+            experiment = case.experiment.model_copy(update={"seed": seed})
+            runs.append(GridRun(case.label, seed, experiment, out / "runs" / f"{case.name}-seed{seed}"))
     for run in runs:
         check_folder(run)
     return runs
@@ -129,13 +146,13 @@ def _start(run: GridRun) -> None:
     # With Ray, run.workers is the number of actors on the user's cluster, so it is left as it is.
     workers = [] if run.experiment.run.executor == "ray" else [f"run.workers={0 if run.cores == 1 else run.cores}"]
     run.folder.parent.mkdir(parents=True, exist_ok=True)
-    run.log = run.folder.with_suffix(".log")
+    run.log = _beside(run.folder, ".log")
     command = [sys.executable, "-P", "-m", "cabafl"]
     if (run.folder / EXPERIMENT).exists():
         command += ["resume", str(run.folder), *workers]
     else:
         parameters = make_method(run.experiment).parameters
-        file = run.folder.with_suffix(".toml")
+        file = _beside(run.folder, ".toml")
         file.write_text(experiment_toml(run.experiment, parameters), encoding="utf-8")
         command += ["run", str(file), *workers, "--out", str(run.folder)]
     environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"}
@@ -150,12 +167,17 @@ def _start(run: GridRun) -> None:
         )
 
 
+def _beside(folder: Path, suffix: str) -> Path:
+    """A file next to the folder. Not `Path.with_suffix`: the folder's name may have dots, as in ``beta0.1-seed1``."""
+    return folder.parent / f"{folder.name}{suffix}"
+
+
 def _end(run: GridRun) -> None:
     assert run.process is not None
     code = run.process.returncode
     if code == 0:
         run.log.unlink(missing_ok=True)
-        run.folder.with_suffix(".toml").unlink(missing_ok=True)
+        _beside(run.folder, ".toml").unlink(missing_ok=True)
     elif code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
         run.failure = "stopped by a signal; the same command continues it"
     else:

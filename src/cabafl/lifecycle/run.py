@@ -224,7 +224,7 @@ class Lifecycle:
         experiment, path = self.experiment, self.folder.path
         title = f"{experiment.method.name} on {experiment.data.dataset}, seed {experiment.seed}"
         try:
-            draw_curve([r.time for r in self.rows], [r.accuracy for r in self.rows], title, path / CURVE, clock)
+            draw_curve(self.rows, title, path / CURVE, clock)
         except OSError as error:
             raise cannot_record(error, path) from error
 

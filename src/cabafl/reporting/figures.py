@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from cabafl.recording.metrics import WINDOW
 from cabafl.reporting.runs import Run, by_label
 from cabafl.reporting.series import Series, axis_names, series
-from cabafl.reporting.styles import Style, styles
+from cabafl.reporting.styles import Style
 from cabafl.reporting.timeline import draw_timeline
 
 Groups = Mapping[str, Sequence[Run]]
@@ -35,30 +35,29 @@ class RenderedFigure(NamedTuple):
     svg: bytes
 
 
-def render_figures(runs: Sequence[Run]) -> list[RenderedFigure]:
+def render_figures(runs: Sequence[Run], line_styles: Mapping[str, Style]) -> list[RenderedFigure]:
     """All figures of a report, in the order of the page."""
     groups = by_label(runs)
-    line_styles = styles(list(groups))
     several = any(len(group) > 1 for group in groups.values())
     over_seeds = ", averaged over seeds; the band spans the seeds" if several else ""
-    caption = f"Mean of the last {WINDOW} evaluations{over_seeds}."
+    caption = f"Mean of the last {WINDOW} evaluated versions{over_seeds}."
     first = {label: group[0] for label, group in groups.items()}
     seed = f"Seed {next(iter(first.values())).seed}."
     rendered = []
     for axis, name in axis_names(runs).items():
         title = f"Accuracy over {name.partition(' [')[0]}"
-        rendered.append(_render(f"accuracy-{axis}", title, caption, _curves(groups, line_styles, axis, name)))
+        rendered.append(render(f"accuracy-{axis}", title, caption, _curves(groups, line_styles, axis, name)))
     caption = f"How often each device was selected; the line is the mean. {seed}"
-    rendered.append(_render("selections", "Selections per device", caption, _selections(first, line_styles)))
+    rendered.append(render("selections", "Selections per device", caption, _selections(first, line_styles)))
     figure, caption = draw_timeline(first)
-    rendered.append(_render("timeline", "Device timeline", f"{caption} {seed}", figure))
+    rendered.append(render("timeline", "Device timeline", f"{caption} {seed}", figure))
     caption = "Share of uploads by the number of global models published during their training. All seeds."
-    rendered.append(_render("staleness", "Staleness of uploads", caption, _staleness(groups, line_styles)))
+    rendered.append(render("staleness", "Staleness of uploads", caption, _staleness(groups, line_styles)))
     return rendered
 
 
-def _render(name: str, title: str, caption: str, figure: Figure) -> RenderedFigure:
-    """Equal runs give equal bytes: the files contain no date and no random IDs."""
+def render(name: str, title: str, caption: str, figure: Figure) -> RenderedFigure:
+    """Draws a figure in both formats. Equal runs give equal bytes: the files contain no date and no random IDs."""
     FigureCanvasAgg(figure)
     png, svg = io.BytesIO(), io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "cabafl", "svg.fonttype": "path"}):
@@ -69,10 +68,10 @@ def _render(name: str, title: str, caption: str, figure: Figure) -> RenderedFigu
 
 
 def _curves(groups: Groups, line_styles: Mapping[str, Style], axis: str, name: str) -> Figure:
-    figure = Figure(figsize=(9, 4.8), layout="constrained")
+    figure = Figure(figsize=(9, max(4.8, 0.25 * len(groups))), layout="constrained")  # room for the legend
     axes = figure.subplots()
     for place, (label, group) in enumerate(groups.items()):
-        _draw_series(axes, series(group, axis), line_styles[label], _escaped(label), place / len(groups))
+        _draw_series(axes, series(group, axis), line_styles[label], escaped(label), place / len(groups))
     axes.set(xlabel=name, ylabel="test accuracy [%]")
     axes.set_xlim(0, axes.dataLim.x1 or None)
     axes.grid(alpha=0.3)
@@ -153,7 +152,7 @@ def _panels(
             axes.set_visible(False)
             continue
         added = draw(axes, labels[place])
-        axes.set_title(f"{_escaped(labels[place])}: {added}", fontsize=9, wrap=True)
+        axes.set_title(f"{escaped(labels[place])}: {added}", fontsize=9, wrap=True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
@@ -164,7 +163,7 @@ def _panels(
     return figure, shown
 
 
-def _escaped(label: str) -> str:
+def escaped(label: str) -> str:
     """Shortens a long label and escapes dollar signs, which would start a formula."""
     short = label if len(label) <= 32 else label[:31] + "…"
     return short.replace("$", r"\$")

@@ -1,6 +1,6 @@
 """Accuracies published in the CaBaFL paper (arXiv 2404.12850), shown next to measured ones.
 
-In percent, "mean±deviation" of the best window of 10 evaluations, as computed by `best_window_mean`.
+In percent, "mean±deviation" of the best window of 10 versions, as computed by `best_window_mean`.
 """
 
 from cabafl.config import DataSection, Experiment
