@@ -15,20 +15,22 @@ if TYPE_CHECKING:
     from cabafl.comparison.grid import GridRun
     from cabafl.config import Experiment
 
+MethodSettings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Settings for all methods (section.key=value) or for one (fedasync.alpha=0.5).",
+        metavar="[KEY=VALUE]...",
+    ),
+]
+MethodNames = Annotated[str, typer.Option(help="Method names separated by commas, or paper, or all.")]
 Seeds = Annotated[int, typer.Option(help="Number of seeds, counting up from the experiment's seed.", min=1)]
 Jobs = Annotated[str, typer.Option(help="Runs at the same time: a number, or auto for one per core.")]
 
 
 def compare(
     file: ExperimentFile = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Settings for all methods (section.key=value) or for one (fedasync.alpha=0.5).",
-            metavar="[KEY=VALUE]...",
-        ),
-    ] = None,
-    methods: Annotated[str, typer.Option(help="Method names separated by commas, or paper, or all.")] = "paper",
+    settings: MethodSettings = None,
+    methods: MethodNames = "paper",
     seeds: Seeds = 1,
     jobs: Jobs = "auto",
     targets: Targets = None,
@@ -38,6 +40,14 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same experiment and report on them. Finished runs are not repeated."""
+    base, variants = read_comparison(file, settings, methods)
+    _run_and_report(base, variants, seeds, jobs, targets, out, quiet)
+
+
+def read_comparison(
+    file: Path | None, settings: list[str] | None, methods: str
+) -> tuple["Experiment", dict[str, dict[str, Any]]]:
+    """The experiment that all methods share, and the keys of each method."""
     from cabafl.cli.run import read_experiment
     from cabafl.comparison.variants import method_variants
     from cabafl.config import Experiment
@@ -46,8 +56,7 @@ def compare(
     sections = {*Experiment.model_fields}
     overrides = [word for word in words if "=" in word and word.split("=")[0].split(".")[0] not in sections]
     base = read_experiment(None, [word for word in words if word not in overrides])
-    variants = method_variants(methods, base, overrides)
-    _run_and_report(base, variants, seeds, jobs, targets, out, quiet)
+    return base, method_variants(methods, base, overrides)
 
 
 def ablate(
