@@ -20,6 +20,7 @@ SLOW_FILES = {
     "tests/cli/test_report.py",
     "tests/cli/test_run.py",
     "tests/comparison/test_grid.py",
+    "tests/comparison/test_study.py",
     "tests/deployment/test_broker.py",
     "tests/deployment/test_install.py",
     "tests/deployment/test_membership.py",

@@ -59,13 +59,16 @@ def test_a_killed_comparison_continues_on_the_same_fleet(tmp_path: Path) -> None
         assert sum(event["event"] == "dispatch" for event in events) == JOBS
         assert json.loads((run / "summary.json").read_text())["joules"] > 0
     assert 3 <= len(before) < JOBS
-    page = (out / "report.html").read_text()
-    assert "fedasync" in page
-    assert "fedavg" in page
-    assert {"accuracy-time.png", "accuracy-transfers.png", "accuracy-joules.png", "timeline.png"} <= {
-        path.name for path in (out / "figures").iterdir()
-    }
+    check_report(out)
     assert not processes_of(out)
     third = subprocess.run(compare(out), env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
     assert "2 of 2 runs are already finished." in third.stdout, "the report again, without a fleet"
     assert third.returncode == 0
+
+
+def check_report(out: Path) -> None:
+    page = (out / "report.html").read_text()
+    assert "fedasync" in page
+    assert "fedavg" in page
+    names = {path.name for path in (out / "figures").iterdir()}
+    assert names >= {"accuracy-time.png", "accuracy-transfers.png", "accuracy-joules.png", "timeline.png"}
