@@ -11,7 +11,7 @@ pytest.importorskip("paho.mqtt", reason="needs paho-mqtt: pip install 'cabafl[de
 pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cabafl[deploy]'")
 
 from cabafl.deployment.broker import find_mosquitto
-from tests.deployment.bed import PATIENCE, SETTINGS, check_that_every_job_ends_once, read_events, uploaders
+from tests.deployment.bed import PATIENCE, SETTINGS, bed, check_that_every_job_ends_once, read_events, uploaders
 from tests.deployment.test_local import ENVIRONMENT, call, processes_of, started, status, wait, words
 
 if find_mosquitto() is None:
@@ -72,3 +72,21 @@ def check_report(out: Path) -> None:
     assert "fedavg" in page
     names = {path.name for path in (out / "figures").iterdir()}
     assert names >= {"accuracy-time.png", "accuracy-transfers.png", "accuracy-joules.png", "timeline.png"}
+
+
+def test_a_comparison_on_a_fleet_that_is_there(tmp_path: Path) -> None:
+    """Devices are not the command's own: they stay when it ends."""
+    out = tmp_path / "out"
+    settings = [*SETTINGS, "fleet.slots=1", "run.max_dispatches=6", "run.evaluate_every=1"]
+    with bed(tmp_path / "bed", 2) as made:
+        devices = [made.device(number) for number in range(2)]
+        options = ["--methods=fedasync,fedavg", f"--fleet={made.fleet.path}", f"--out={out}"]
+        printed = call("deploy", "compare", *settings, *options)
+        assert "run 2 of 2: fedavg, seed 1" in printed
+        for device in devices:
+            assert device.process.poll() is None
+            assert device.output().count("joins a run") == 2
+    check_report(out)
+    assert not (out / "fleet").exists()
+    for method in ("fedasync", "fedavg"):
+        check_that_every_job_ends_once(read_events(out / "runs" / f"{method}-seed1"), 0)
