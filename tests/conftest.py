@@ -21,6 +21,7 @@ SLOW_FILES = {
     "tests/cli/test_run.py",
     "tests/cli/test_sweep.py",
     "tests/comparison/test_grid.py",
+    "tests/comparison/test_study.py",
     "tests/deployment/test_broker.py",
     "tests/deployment/test_install.py",
     "tests/deployment/test_membership.py",

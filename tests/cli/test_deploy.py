@@ -107,7 +107,7 @@ def refused(*words: str | Path) -> str:
 def test_without_a_server_there_is_nothing_to_operate(fleet: FleetFolder, tmp_path: Path) -> None:
     assert "no server has run here yet" in refused("status", fleet.path)
     for line in (refused("stop", fleet.path), refused("set", fleet.path, "run.wall_time=50")):
-        assert line.endswith("accepted: while `cabafl deploy server` or `local` runs")
+        assert line.endswith("accepted: while `cabafl deploy server`, `local` or `compare` runs")
     assert "no server has run here yet" in refused("export", fleet.path, "--out", tmp_path / "model")
     (fleet.state / STATUS).write_text(json.dumps({**FOUND, "run": str(tmp_path / "run")}))
     assert "has no model yet" in refused("export", fleet.path, "--out", tmp_path / "model")

@@ -13,17 +13,20 @@ from cabafl.errors import UserError
 if TYPE_CHECKING:
     from cabafl.config import Experiment, MethodSection
 
+MethodSettings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Settings for all methods (section.key=value) or for one (fedasync.alpha=0.5).",
+        metavar="[KEY=VALUE]...",
+    ),
+]
+MethodNames = Annotated[str, typer.Option(help="Method names separated by commas, or paper, or all.")]
+
 
 def compare(
     file: ExperimentFile = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Settings for all methods (section.key=value) or for one (fedasync.alpha=0.5).",
-            metavar="[KEY=VALUE]...",
-        ),
-    ] = None,
-    methods: Annotated[str, typer.Option(help="Method names separated by commas, or paper, or all.")] = "paper",
+    settings: MethodSettings = None,
+    methods: MethodNames = "paper",
     seeds: Seeds = 1,
     jobs: Jobs = "auto",
     targets: Targets = None,
@@ -33,6 +36,14 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same experiment and report on them. Finished runs are not repeated."""
+    base, variants = read_comparison(file, settings, methods)
+    _run_and_report(base, variants, seeds, jobs, targets, out, quiet)
+
+
+def read_comparison(
+    file: Path | None, settings: list[str] | None, methods: str
+) -> tuple["Experiment", dict[str, dict[str, Any]]]:
+    """The experiment that all methods share, and the keys of each method."""
     from cabafl.cli.run import read_experiment
     from cabafl.comparison.variants import method_variants
     from cabafl.config import Experiment
@@ -42,8 +53,7 @@ def compare(
     overrides = [word for word in words if "=" in word and _section(word) not in sections]
     shared = [word for word in words if word not in overrides]
     base = read_experiment(None, shared)
-    variants = method_variants(methods, base, overrides, _method_in_file(shared))
-    _run_and_report(base, variants, seeds, jobs, targets, out, quiet)
+    return base, method_variants(methods, base, overrides, _method_in_file(shared))
 
 
 def ablate(

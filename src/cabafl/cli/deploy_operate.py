@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from cabafl.deployment.server.operator import CommandKind
 
 Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Fleet folder on the server, or the folder of `deploy local`.")
+    Path,
+    typer.Argument(metavar="DIR", help="Fleet folder on the server, or the folder of `deploy local` or `compare`."),
 ]
 STOP_TIMEOUT = 3600.0  # seconds
 
@@ -51,15 +52,17 @@ def stop(
 
     from cabafl.deployment.server.operator import LOCK, is_running
 
+    run = read_status(fleet.state / STATUS)["run"]
     deadline = time.monotonic() + STOP_TIMEOUT
-    while is_running(fleet.state / LOCK):
+    while is_running(fleet.state / LOCK) and read_status(fleet.state / STATUS)["run"] == run:
         if time.monotonic() > deadline:
             raise UserError(
                 f"the run has not ended after {STOP_TIMEOUT:g} s; `cabafl deploy stop {folder} --now` ends it"
             )
         time.sleep(0.2)
     found = read_status(fleet.state / STATUS)
-    console.print(f"{found['state']}: {found['run']}", soft_wrap=True)
+    state = found["state"] if found["run"] == run else "complete"  # a comparison has gone on to its next run
+    console.print(f"{state}: {run}", soft_wrap=True)
 
 
 def export(
@@ -92,7 +95,7 @@ def change(
 
 
 def _fleet(folder: Path) -> "FleetFolder":
-    """A fleet folder, also that inside a folder of `deploy local`."""
+    """A fleet folder, also that inside a folder of `deploy local` or `compare`."""
     from cabafl.deployment.folder.layout import SETTINGS, FleetFolder
 
     inner = folder / "fleet"
@@ -104,7 +107,9 @@ def _running(folder: Path, what: str) -> "FleetFolder":
 
     fleet = _fleet(folder)
     if not is_running(fleet.state / LOCK):
-        raise UserError(f"{what}: no server runs on this fleet; accepted: while `cabafl deploy server` or `local` runs")
+        raise UserError(
+            f"{what}: no server runs on this fleet; accepted: while `cabafl deploy server`, `local` or `compare` runs"
+        )
     return fleet
 
 

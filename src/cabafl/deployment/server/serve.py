@@ -45,7 +45,7 @@ def serve(experiment: Experiment, network: Network, station: Station) -> dict[st
 
     Raises `Stopped` after SIGINT or SIGTERM; a run that was stopped or killed continues with the same call.
     """
-    _check_end(experiment)
+    check_end(experiment)
     devices = network.devices
     if not devices:
         raise UserError("devices: the fleet has none; accepted: one or more (`cabafl deploy init DIR --add 1`)")
@@ -142,7 +142,8 @@ def _open(experiment: Experiment, station: Station, toml: str, cleanup: ExitStac
     return _Server(parts, engine, run, journal, checkpoint, station)
 
 
-def _check_end(experiment: Experiment) -> None:
+def check_end(experiment: Experiment) -> None:
+    """Raises `UserError` if a run on real devices would not end."""
     if experiment.run.wall_time is None and experiment.run.max_dispatches is None:
         raise UserError("run.wall_time: missing; accepted: the seconds the run lasts, e.g. run.wall_time=3600")
 
