@@ -5,15 +5,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from cabafl.errors import UserError
-from cabafl.names import AttackName, DatasetName, LabelLevel, PartitionName
+from cabafl.names import DATASETS, HUB, AttackName, LabelLevel, PartitionName
 from cabafl.toml import read_toml
-from cabafl.validation import validated
+from cabafl.validation import nearest, validated
 from cabafl.values import AutoPositive, AutoShare, Devices, TierCounts, TierWatts, Workers
 
 RENAMED = {("run", "evaluate_aggregations"): "evaluate_versions"}  # keys of 0.1
+HUB_KEYS = ("input_column", "label_column", "user_column", "train_split", "test_split", "test_share", "subset")
 EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")  # of [run]: they change no result
 
 
@@ -34,7 +35,7 @@ class Section(BaseModel):
 class DataSection(Section):
     """The samples, and how they are split over the devices."""
 
-    dataset: DatasetName = Field("mnist5k", description="see `cabafl data list`")
+    dataset: str = Field("mnist5k", description="see `cabafl data list`; hf:NAME_OR_FOLDER for Hugging Face data sets")
     root: str | None = Field(
         None, description="folder or file of the data set; default: the folder that `cabafl data fetch` writes to"
     )
@@ -52,6 +53,34 @@ class DataSection(Section):
     labels: LabelLevel = Field("fine", description="label level of cifar100: fine (100) | coarse (20)")
     train_limit: int | None = Field(None, ge=1, description="use a random subset of this many training samples")
     test_limit: int | None = Field(None, ge=1, description="use a random subset of this many test samples")
+    input_column: str | None = Field(None, description="hf: column of images or numbers; default: found by its type")
+    label_column: str | None = Field(None, description="hf: column of labels; default: found by its type")
+    user_column: str | None = Field(None, description="hf: column of users, for natural partitions; default: no users")
+    train_split: str = Field("train", description="hf: split with the training samples")
+    test_split: str | None = Field(None, description="hf: split with the test samples; default: test, else validation")
+    test_share: float | None = Field(
+        None, gt=0, lt=1, description="hf: cut this share off the training split for testing, of each user's samples"
+    )
+    subset: str | None = Field(None, description="hf: subset (configuration) of a data set on the Hub")
+
+    @field_validator("dataset")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value in DATASETS or (value.startswith(HUB) and value != HUB):
+            return value
+        raise ValueError(f"unknown{nearest(value, DATASETS)}; accepted: {', '.join(DATASETS)}, {HUB}NAME_OR_FOLDER")
+
+    @model_validator(mode="after")
+    def _hub_keys(self) -> "DataSection":
+        for key in HUB_KEYS:
+            if not self.dataset.startswith(HUB) and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"data.{key} = {getattr(self, key)!r}: only for data.dataset = {HUB}NAME_OR_FOLDER, not "
+                    f"{self.dataset}"
+                )
+        if self.test_split is not None and self.test_share is not None:
+            raise ValueError(f"data.test_share = {self.test_share}: not together with data.test_split; accepted: one")
+        return self
 
 
 class ModelSection(Section):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cabafl.data import DESCRIPTIONS, data_home, load
-from cabafl.data.sources import FILES, SOURCES
+from cabafl.data.sources import RECIPES, SOURCES
 from cabafl.errors import UserError
 from cabafl.names import DATASETS
 
@@ -25,7 +25,7 @@ def test_every_name_is_described() -> None:
 
 def test_every_fetchable_data_set_has_sources() -> None:
     fetchable = {name for name, info in DESCRIPTIONS.items() if info.fetchable}
-    assert fetchable == set(SOURCES) == set(FILES)
+    assert fetchable == set(SOURCES) == set(RECIPES)
 
 
 def test_data_home_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
