@@ -78,6 +78,8 @@ class DataSection(Section):
                     f"data.{key} = {getattr(self, key)!r}: only for data.dataset = {HUB}NAME_OR_FOLDER, not "
                     f"{self.dataset}"
                 )
+        if self.dataset.startswith(HUB) and self.partition == "natural" and self.user_column is None:
+            raise ValueError("data.user_column: not set; data.partition = natural needs the column of the users")
         if self.test_split is not None and self.test_share is not None:
             raise ValueError(f"data.test_share = {self.test_share}: not together with data.test_split; accepted: one")
         return self

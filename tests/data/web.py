@@ -23,60 +23,61 @@ class Web:
     home: str = ""
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    web: Web
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_GET(self) -> None:
+        web = self.server.web
+        asked, path = self.headers.get("Range", ""), unquote(self.path)
+        web.requests.append((path, asked))
+        code = (web.codes.pop(0) if web.codes else 0) or (0 if path in web.files else 404)
+        content = web.files.get(path, b"")
+        span = re.fullmatch(r"bytes=(\d+)-", asked)
+        start = int(span[1]) if span and web.ranges and self.headers.get("If-Range") == web.etag else 0
+        if code or start > len(content):
+            self.send_error(code or 416)
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if web.etag:
+            self.send_header("ETag", web.etag)
+        self.send_content(content[start:])
+
+    def send_content(self, content: bytes) -> None:
+        web = self.server.web
+        cut = web.cuts.pop(0) if web.cuts else None
+        sent = content[:cut]
+        if web.lengths:
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(sent)
+        else:
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            end = b"0\r\n\r\n" if cut is None else b""
+            self.wfile.write(f"{len(sent):x}\r\n".encode() + sent + b"\r\n" + end)
+        self.close_connection = cut is not None
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 @contextlib.contextmanager
 def serving() -> Iterator[Web]:
-    web = Web()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            asked = self.headers.get("Range", "")
-            path = unquote(self.path)
-            web.requests.append((path, asked))
-            code = (web.codes.pop(0) if web.codes else 0) or (0 if path in web.files else 404)
-            if code:
-                self.send_error(code)
-                return
-            content = web.files[path]
-            span = re.fullmatch(r"bytes=(\d+)-", asked)
-            start = int(span[1]) if span and web.ranges and self.headers.get("If-Range") == web.etag else 0
-            if start > len(content):
-                self.send_error(416)
-                return
-            self.send_response(206 if start else 200)
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            if web.etag:
-                self.send_header("ETag", web.etag)
-            self._send(content[start:])
-
-        def _send(self, content: bytes) -> None:
-            cut = web.cuts.pop(0) if web.cuts else None
-            sent = content[:cut]
-            if web.lengths:
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(sent)
-            else:
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                self.wfile.write(
-                    f"{len(sent):x}\r\n".encode() + sent + b"\r\n" + (b"0\r\n\r\n" if cut is None else b"")
-                )
-            if cut is not None:
-                self.close_connection = True
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    """A running server and what it offers."""
+    server = Server(("127.0.0.1", 0), Handler)
+    server.web = Web(home=f"http://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    web.home = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield web
+        yield server.web
     finally:
         server.shutdown()
         thread.join()

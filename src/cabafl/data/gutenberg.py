@@ -8,6 +8,7 @@ none is not a play, and a role needs three lines.
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 AUTHOR = "by William Shakespeare"
 UNINDENTED = "THE COMEDY OF ERRORS"
@@ -40,7 +41,7 @@ def roles(text: str) -> dict[str, list[str]]:
 def _works(lines: Sequence[str]) -> list[tuple[str, Play]]:
     starts = [number for number, line in enumerate(lines) if AUTHOR in line][FIRST_WORK - 1 :]
     works = []
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+    for start, end in pairwise([*starts, len(lines)]):
         title = next((lines[start - up].strip() for up in TITLE_ABOVE if start >= up and lines[start - up].strip()), "")
         if title:
             works.append((title, _play(lines[start + 1 : end], title == UNINDENTED)))

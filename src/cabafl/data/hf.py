@@ -4,6 +4,7 @@ One column is the input: images of one size, or numbers (lists or arrays of one 
 labels, integers or text. Optionally one column names the user. Everything else is read as from a NumPy file, see `npz`.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -106,8 +107,8 @@ class _Reader:
         if self.options.input_column is not None:
             return self.options.input_column
         images = [name for name in train.features if _is_image(train, name)]
-        numbers = [name for name in train.features if _is_numbers(train, name)]
-        return self._single("data.input_column", images or numbers, train, "images or lists of numbers")
+        found = images or [name for name in train.features if _is_numbers(train, name)]
+        return self._single("data.input_column", found, train, "images or lists of numbers")
 
     def _label_column(self, train: "datasets.Dataset") -> str:
         if self.options.label_column is not None:
@@ -168,11 +169,9 @@ class _Reader:
         x = self._decoded(part, column)
         content = io.BytesIO()
         np.save(content, x)
-        try:
+        with contextlib.suppress(OSError):  # no place to keep them: the next run decodes again
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(file, content.getvalue())
-        except OSError:  # no place to keep them: the next run decodes again
-            file.with_name(f".{file.name}.part").unlink(missing_ok=True)
         return x
 
     def _decoded(self, part: "datasets.Dataset", column: str) -> NDArray[np.uint8]:

@@ -26,7 +26,7 @@ def require_pyarrow() -> None:
         raise SourceError("Parquet files need the package pyarrow; run `pip install 'cabafl[hf]'`") from None
 
 
-class Table:
+class ParquetRows:
     """The rows of several Parquet files with the same columns."""
 
     def __init__(self, paths: Sequence[Path], columns: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from cabafl.data.catalogue import DESCRIPTIONS
 from cabafl.data.cifar import FOLDER10, FOLDER100, TRAIN10
 from cabafl.data.femnist import FILE as FEMNIST_FILE
 from cabafl.data.femnist import split_by_writer
-from cabafl.data.parquet import Table, pixels
+from cabafl.data.parquet import ParquetRows, pixels
 from cabafl.data.shakespeare import ROLE_FILES
 from cabafl.data.transfer import Progress, SourceError, check_sha256, decompress
 
@@ -83,14 +83,14 @@ def cifar100(material: Path, folder: Path, report: Progress) -> None:
         paths = [path for path in find(material, "*.parquet") if part in (path.parent.name, path.name.split("-")[0])]
         if not paths:
             raise SourceError(f"{material.name} does not contain {part}-*.parquet")
-        table = Table(paths, ("img", "fine_label", "coarse_label"))
+        table = ParquetRows(paths, ("img", "fine_label", "coarse_label"))
         _cifar100_part(table, folder / FOLDER100 / part, report)
     assert table is not None
     meta = {f"{level}_label_names": table.names(f"{level}_label") for level in ("fine", "coarse")}
     write_pickle(folder / FOLDER100 / "meta", meta)
 
 
-def _cifar100_part(table: Table, target: Path, report: Progress) -> None:
+def _cifar100_part(table: ParquetRows, target: Path, report: Progress) -> None:
     images: list[NDArray[np.uint8]] = []
     labels: dict[str, list[int]] = {"fine_label": [], "coarse_label": []}
     for batch in table.batches(report):
@@ -143,7 +143,7 @@ def shakespeare(material: Path, folder: Path, report: Progress) -> None:
     if found := [path for name in ROLE_FILES for path in find(material, name)]:
         shutil.copyfile(found[0], folder / found[0].name)
     elif found := find(material, "*.parquet"):
-        _write_roles(folder, _joined(Table(found, ("character_id", "x", "y")), report))
+        _write_roles(folder, _joined(ParquetRows(found, ("character_id", "x", "y")), report))
     elif found := [path for path in find(material, "*.txt") if _is_edition(path)]:
         roles = gutenberg.roles(found[0].read_text(encoding="latin-1"))
         if not roles:
@@ -162,7 +162,7 @@ def _write_roles(folder: Path, roles: Mapping[str, list[str]]) -> None:
     (folder / ROLE_FILES[0]).write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
-def _joined(table: Table, report: Progress) -> dict[str, list[str]]:
+def _joined(table: ParquetRows, report: Progress) -> dict[str, list[str]]:
     """The texts that windows of stride 1 were cut from: the first window and every next character."""
     texts: dict[str, list[list[str]]] = {}
     last: dict[str, str] = {}
@@ -191,12 +191,12 @@ def femnist(material: Path, folder: Path, report: Progress) -> None:
     if find(material, FEMNIST_FILE):
         shutil.copyfile(find(material, FEMNIST_FILE)[0], folder / FEMNIST_FILE)
     elif paths := find(material, "*.parquet"):
-        _femnist_arrays(Table(paths, ("image", "writer_id", "character")), folder, report)
+        _femnist_arrays(ParquetRows(paths, ("image", "writer_id", "character")), folder, report)
     else:
         _leaf(material, folder)
 
 
-def _femnist_arrays(table: Table, folder: Path, report: Progress) -> None:
+def _femnist_arrays(table: ParquetRows, folder: Path, report: Progress) -> None:
     x = np.empty((table.rows, 28, 28), np.uint8)
     y = np.empty(table.rows, np.int64)
     writers: list[str] = []
