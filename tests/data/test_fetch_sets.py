@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,10 +170,44 @@ def test_femnist_from_leaf_files(tmp_path: Path) -> None:
 
 
 def test_femnist_arrays_are_checked(tmp_path: Path) -> None:
-    arrays = {f"{key}_{part}": np.zeros(2, np.int64) for key in ("y", "user") for part in ("train", "test")}
-    np.savez(tmp_path / "femnist.npz", x_train=np.zeros((2, 28, 28), np.uint8), x_test=np.zeros((1, 28, 28)), **arrays)
+    arrays: dict[str, Any] = {
+        f"{key}_{part}": np.zeros(2, np.int64) for key in ("y", "user") for part in ("train", "test")
+    }
+    arrays |= {"x_train": np.zeros((2, 28, 28), np.uint8), "x_test": np.zeros((1, 28, 28))}
+    np.savez(tmp_path / "femnist.npz", allow_pickle=False, **arrays)
     with pytest.raises(UserError, match="x_test must be uint8 images 28x28"):
         load("femnist", root=tmp_path)
+
+
+def nist_files() -> dict[str, bytes]:
+    """Two writers, a digit and two letters of each, in both archives of NIST Special Database 19."""
+    draw = np.random.default_rng(1)
+    by_class: dict[str, bytes] = {"by_class/35/hsf_0.mit": b"text"}
+    by_write: dict[str, bytes] = {}
+    for number, (code, kind) in enumerate((c, k) for _ in range(2) for c, k in (("35", "d"), ("4a", "u"), ("7a", "l"))):
+        content = png(draw.integers(2, size=(128, 128)).astype(bool))
+        writer = f"f000{number // 3}_14"
+        by_class[f"by_class/{code}/hsf_0/hsf_0_0000{number}.png"] = content
+        by_class[f"by_class/30/train_30/train_30_0000{number}.png"] = content  # of no account
+        by_write[f"by_write/hsf_0/{writer}/{kind}000{number // 3}_14/{kind}000{number // 3}_14_00000.png"] = content
+    by_write["by_write/hsf_0/f0001_14/c0001_14/c0001_14_00000.png"] = png(np.zeros((128, 128), bool))  # in no class
+    return {"/SD19/by_class.zip": zip_of(by_class), "/SD19/by_write.zip": zip_of(by_write)}
+
+
+def test_femnist_from_nist(monkeypatch: pytest.MonkeyPatch, small: None, web: Web, tmp_path: Path) -> None:
+    web.files |= nist_files()
+    source = sources.Source("NIST", partial(sources._femnist_nist, f"{web.home}/SD19"))
+    monkeypatch.setitem(sources.SOURCES, "femnist", (source,))
+    data, _ = fetched("femnist", tmp_path / "target")
+    labels = sorted([*data.train.y.tolist(), *data.test.y.tolist()])
+    assert labels == [5, 5, 19, 19, 61, 61]  # 5, J, z
+    assert np.bincount(data.train.users.numpy()).tolist() == [2, 2]
+    assert 100 < data.train.x.float().mean() < 150
+    (tmp_path / "mine").mkdir()
+    for name, content in nist_files().items():
+        (tmp_path / "mine" / Path(name).name).write_bytes(content[:-30] if "write" in name else content)
+    with pytest.raises(UserError, match=r"by_write\.zip cannot be read"):
+        fetch("femnist", tmp_path / "again", given=tmp_path / "mine")
 
 
 def parquet(columns: dict[str, Any], features: Any = None) -> bytes:

