@@ -61,6 +61,10 @@ def test_a_number_of_jobs_replaces_the_default_length() -> None:
         (["privacy.dp_noise=1.0"], "privacy.dp_noise = 1.0: needs privacy.dp_clip"),
         (["privacy.feature_noise=1.0"], "privacy.feature_noise = 1.0: needs privacy.feature_clip"),
         (["fleet.faults.present_seconds=5"], "fleet.faults: set both"),
+        (["data.dataset=hf:"], "data.dataset = 'hf:': unknown; accepted: mnist5k, "),
+        (["data.dataset=hf:a", "data.partition=natural"], "data.user_column: not set; data.partition = natural needs"),
+        (["data.dataset=hf:a", "data.test_split=b", "data.test_share=0.1"], "data.test_share = 0.1: not together with"),
+        (["data.test_split=b"], "data.test_split = 'b': only for data.dataset = hf:NAME_OR_FOLDER, not mnist5k"),
         (["data.devices=0"], "data.devices = 0: accepted: 'auto' or a whole number from 1"),
         (
             ["fleet.tier_compute_watts={ low = -1 }"],

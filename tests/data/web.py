@@ -20,6 +20,8 @@ class Web:
     lengths: bool = True  # False: chunks instead of a length, as some servers send archives
     codes: list[int] = field(default_factory=list)  # error codes of the next answers; 0: no error
     requests: list[tuple[str, str]] = field(default_factory=list)  # path, range
+    stalls: list[int] = field(default_factory=list)  # bytes after which the next connections send nothing more
+    resume: threading.Event = field(default_factory=threading.Event)  # ends a stall
     home: str = ""
 
 
@@ -57,7 +59,11 @@ class Handler(BaseHTTPRequestHandler):
         if web.lengths:
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(sent)
+            if web.stalls:
+                self.wfile.write(content[: web.stalls.pop(0)])
+                web.resume.wait(30)
+            else:
+                self.wfile.write(sent)
         else:
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
@@ -79,6 +85,7 @@ def serving() -> Iterator[Web]:
     try:
         yield server.web
     finally:
+        server.web.resume.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -102,6 +102,7 @@ class _Partial:
                 done = start
                 for block in _blocks(answer):
                     file.write(block)
+                    file.flush()  # also what a killed process has received is kept
                     done += len(block)
                     report(self.name, done, total)
         if total and done != total:
