@@ -33,7 +33,7 @@ def test_data_list_says_what_is_there(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "femnist" / "femnist.npz").touch()
     list_()
     rows = {words[0]: words for line in screen.getvalue().splitlines() if (words := line.replace("│", " ").split())}
-    assert rows["femnist"][-5:] == ["cabafl", "data", "fetch", "femnist", str(tmp_path / "femnist")]
+    assert rows["femnist"][-5:] == ["cabafl", "data", "fetch", "femnist", "yes"]
     assert rows["shakespeare"][-5:] == ["cabafl", "data", "fetch", "shakespeare", "no"]
     assert rows["synthetic"][-1] == "-"
     assert "hf:NAME" in rows

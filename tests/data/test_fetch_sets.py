@@ -128,13 +128,16 @@ def test_shakespeare_from_project_gutenberg(
     ]
 
 
-@pytest.mark.parametrize("form", ["100.txt", "roles", "leaf"])
+@pytest.mark.parametrize("form", ["100.txt", "roles", "my roles", "leaf"])
 def test_shakespeare_from_what_is_there(small: None, tmp_path: Path, form: str) -> None:
     given = tmp_path / "mine"
     given.mkdir()
     if form == "100.txt":
         given = given / "100.txt"
         given.write_text(EDITION)
+    elif form == "my roles":
+        given = given / "mine.json.gz"
+        given.write_bytes(gzip.compress(json.dumps({"p__A": ["word " * 200]}).encode()))
     elif form == "roles":
         (given / "shakespeare_roles.json").write_text(json.dumps({"p__A": ["word " * 200]}))
     else:

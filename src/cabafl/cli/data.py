@@ -17,18 +17,17 @@ app = typer.Typer(help="List and download data sets, and draw how they are split
 @app.command("list")
 def list_() -> None:
     """List the data sets: how to get them, and which are there."""
-    from cabafl.data.catalogue import DESCRIPTIONS, HUB, folder_of, is_present
+    from cabafl.data.catalogue import DESCRIPTIONS, HUB, data_home, is_present
 
     table = Table()
     for heading in ("data set", "description", "classes", "users", "how to get it", "there"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading == "data set")
     for name, info in [*DESCRIPTIONS.items(), ("hf:NAME", HUB)]:
         get = f"cabafl data fetch {name}" if info.fetchable else info.get
-        there = "-"
-        if info.fetchable:
-            there = str(folder_of(name, None)) if is_present(name) else "no"
+        there = ("yes" if is_present(name) else "no") if info.fetchable else "-"
         table.add_row(name, info.what, str(info.classes or "-"), "yes" if info.users else "no", get, there)
     console.print(table)
+    console.print(f"there: in the folder of that name in {data_home()}", soft_wrap=True)
 
 
 @app.command()

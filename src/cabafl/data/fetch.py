@@ -90,7 +90,9 @@ def _collect(name: str, work: Workplace) -> Path:
         shutil.rmtree(place.scratch)
     kept = sum(path.stat().st_size for path in work.downloads.rglob("*") if path.is_file())
     again = f" ({kept:,} bytes are kept: the same command continues them)" if kept else ""
-    raise UserError(f"data set {name} could not be fetched: {'; '.join(failures)}{again}")
+    raise UserError(
+        f"data set {name} could not be fetched: {'; '.join(failures)}{again}; --from PATH takes files you have"
+    )
 
 
 def _take_given(name: str, material: Path, work: Workplace) -> Path:

@@ -21,7 +21,6 @@ from cabafl.data.dataset import Dataset
 from cabafl.data.files import one_line
 from cabafl.data.npz import from_arrays
 from cabafl.errors import UserError
-from cabafl.files import write_atomic
 from cabafl.rng import rng
 
 if TYPE_CHECKING:
@@ -167,11 +166,7 @@ class _Reader:
         except (OSError, ValueError, EOFError):
             pass
         x = self._decoded(part, column)
-        content = io.BytesIO()
-        np.save(content, x)
-        with contextlib.suppress(OSError):  # no place to keep them: the next run decodes again
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(file, content.getvalue())
+        _keep(file, x)
         return x
 
     def _decoded(self, part: "datasets.Dataset", column: str) -> NDArray[np.uint8]:
@@ -225,6 +220,19 @@ class _Reader:
                 value = values[strange][0]
                 raise self.error(f"label {value} is not one of the {len(known)} classes of the training samples")
         return len(known), *(np.searchsorted(known, values).astype(np.int64) for values in (train, test))  # type: ignore[return-value]
+
+
+def _keep(file: Path, x: NDArray[np.uint8]) -> None:
+    """Writes the whole file or none. Without a place to keep it, the next run decodes again."""
+    temporary = file.with_name(f".{os.getpid()}-{file.name}")  # several runs may start at once
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as part:
+            np.save(part, x)
+        temporary.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _library() -> Any:

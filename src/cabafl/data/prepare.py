@@ -142,6 +142,8 @@ def shakespeare(material: Path, folder: Path, report: Progress) -> None:
     """Role texts: given as such, cut from Project Gutenberg's text, or joined from LEAF's windows."""
     if found := [path for name in ROLE_FILES for path in find(material, name)]:
         shutil.copyfile(found[0], folder / found[0].name)
+    elif material.is_file() and material.name.endswith((".json", ".json.gz")):
+        shutil.copyfile(material, folder / ROLE_FILES[0 if material.suffix == ".gz" else 1])
     elif found := find(material, "*.parquet"):
         _write_roles(folder, _joined(ParquetRows(found, ("character_id", "x", "y")), report))
     elif found := [path for path in find(material, "*.txt") if _is_edition(path)]:
