@@ -76,6 +76,10 @@ def test_a_number_of_jobs_replaces_the_default_length() -> None:
         (["fleet.tier_idle_watts={ low = inf }"], "fleet.tier_idle_watts = {'low': inf}: accepted: a table of watts"),
         (["model.width=0"], "model.width = 0: input should be greater than 0"),
         (["model.width=9"], "model.width = 9: input should be less than or equal to 8"),
+        (["data.dataset=hf:"], "data.dataset = 'hf:': unknown; accepted: mnist5k, "),
+        (["data.dataset=hf:a", "data.partition=natural"], "data.user_column: not set; data.partition = natural needs"),
+        (["data.dataset=hf:a", "data.test_split=b", "data.test_share=0.1"], "data.test_share = 0.1: not together with"),
+        (["data.test_split=b"], "data.test_split = 'b': only for data.dataset = hf:NAME_OR_FOLDER, not mnist5k"),
         (["data.devices=0"], "data.devices = 0: accepted: 'auto' or a whole number from 1"),
         (
             ["fleet.tier_compute_watts={ low = -1 }"],

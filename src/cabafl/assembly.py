@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from cabafl import data, methods
-from cabafl.config import Experiment, FleetSection
+from cabafl.config import HUB_KEYS, Experiment, FleetSection
 from cabafl.data.dataset import Dataset, Partition, Split
 from cabafl.data.partition import make_partition
 from cabafl.engine.core import EngineSetup, Limits
@@ -158,7 +158,8 @@ def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
     section, seed = experiment.data, experiment.seed
     devices = None if section.devices == "auto" else section.devices
     root = Path(section.root).expanduser() if section.root else None
-    dataset = data.load(section.dataset, root=root, labels=section.labels, seed=seed, devices=devices)
+    hub = data.HubOptions(**{key: getattr(section, key) for key in HUB_KEYS})
+    dataset = data.load(section.dataset, root=root, labels=section.labels, seed=seed, devices=devices, hub=hub)
 
     def split(train: Split, devices: int | None, min_samples: int) -> Partition:
         return make_partition(

@@ -5,7 +5,7 @@ Imports nothing heavy: `cabafl --help` and `cabafl config` load this module.
 
 from typing import Literal, get_args
 
-DatasetName = Literal[
+DATASETS: tuple[str, ...] = (
     "mnist5k",
     "mnist",
     "fashion-mnist",
@@ -16,11 +16,11 @@ DatasetName = Literal[
     "activity",
     "npz",
     "synthetic",
-]
+)
+HUB = "hf:"  # followed by a folder or a name on the Hugging Face Hub, it is the name of a data set, too
 PartitionName = Literal["iid", "dirichlet", "natural", "shards", "coarse-balanced"]
 LabelLevel = Literal["fine", "coarse"]  # of CIFAR-100: 100 or 20 classes
 AttackName = Literal["sign-flip", "noise", "scale", "label-flip", "claim"]  # what simulated liars do
 
-DATASETS: tuple[str, ...] = get_args(DatasetName)
 PARTITIONS: tuple[str, ...] = get_args(PartitionName)
 LABEL_LEVELS: tuple[str, ...] = get_args(LabelLevel)

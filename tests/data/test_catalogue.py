@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cabafl.data import DESCRIPTIONS, data_home, load
-from cabafl.data.sources import FILES, SOURCES
+from cabafl.data.fetch import fetch
+from cabafl.data.sources import RECIPES, SOURCES
 from cabafl.errors import UserError
 from cabafl.names import DATASETS
 
@@ -25,7 +26,7 @@ def test_every_name_is_described() -> None:
 
 def test_every_fetchable_data_set_has_sources() -> None:
     fetchable = {name for name, info in DESCRIPTIONS.items() if info.fetchable}
-    assert fetchable == set(SOURCES) == set(FILES)
+    assert fetchable == set(SOURCES) == set(RECIPES)
 
 
 def test_data_home_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -59,3 +60,19 @@ def test_the_error_for_an_unknown_name_suggests_the_nearest_one() -> None:
 def test_coarse_labels_need_two_levels() -> None:
     with pytest.raises(UserError, match=r"data\.labels = 'coarse': mnist5k"):
         load("mnist5k", labels="coarse")
+
+
+def test_what_the_extra_hf_brings_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(UserError, match=r"needs the package datasets; run `pip install 'cabafl\[hf\]'`"):
+        load("hf:somebody/something")
+    (tmp_path / "a.parquet").touch()
+    with pytest.raises(UserError, match=r"need the package pyarrow; run `pip install 'cabafl\[hf\]'`"):
+        fetch("femnist", tmp_path / "target", given=tmp_path / "a.parquet")
+
+
+def test_a_name_without_content_is_unknown() -> None:
+    with pytest.raises(UserError, match=r"data\.dataset = 'hf:': unknown.*hf:NAME_OR_FOLDER"):
+        load("hf:")

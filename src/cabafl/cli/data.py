@@ -1,5 +1,6 @@
 """`cabafl data list | fetch | show`"""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -15,16 +16,18 @@ app = typer.Typer(help="List and download data sets, and draw how they are split
 
 @app.command("list")
 def list_() -> None:
-    """List the data sets and how to get them."""
-    from cabafl.data.catalogue import DESCRIPTIONS
+    """List the data sets: how to get them, and which are there."""
+    from cabafl.data.catalogue import DESCRIPTIONS, HUB, data_home, is_present
 
     table = Table()
-    for heading in ("data set", "description", "classes", "users", "how to get it"):
-        table.add_column(heading, overflow="fold")
-    for name, info in DESCRIPTIONS.items():
+    for heading in ("data set", "description", "classes", "users", "how to get it", "there"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "data set")
+    for name, info in [*DESCRIPTIONS.items(), ("hf:NAME", HUB)]:
         get = f"cabafl data fetch {name}" if info.fetchable else info.get
-        table.add_row(name, info.what, str(info.classes or "-"), "yes" if info.users else "no", get)
+        there = ("yes" if is_present(name) else "no") if info.fetchable else "-"
+        table.add_row(name, info.what, str(info.classes or "-"), "yes" if info.users else "no", get, there)
     console.print(table)
+    console.print(f"there: in the folder of that name in {data_home()}", soft_wrap=True)
 
 
 @app.command()
@@ -33,8 +36,13 @@ def fetch(
     root: Annotated[
         Path | None, typer.Option(help="Target folder; default: $CABAFL_DATA, else ~/.cache/cabafl/data.")
     ] = None,
+    given: Annotated[
+        Path | None,
+        typer.Option("--from", help="An archive, file or folder that you have already; nothing is downloaded."),
+    ] = None,
 ) -> None:
-    """Download a data set and verify it; if that fails, the target folder is unchanged."""
+    """Download a data set and verify it; if that fails, the target folder is unchanged. Interrupted downloads
+    continue when you repeat the command."""
     from cabafl.data.fetch import fetch as get
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -42,14 +50,14 @@ def fetch(
         tasks: dict[str, TaskID] = {}
 
         def report(text: str, done: int, total: int) -> None:
-            if total <= 0:
+            if done == total == 0:
                 console.print(text, soft_wrap=True)
                 return
             if text not in tasks:
-                tasks[text] = progress.add_task(text, total=total)
-            progress.update(tasks[text], completed=done, total=total)
+                tasks[text] = progress.add_task(text, total=total or None)
+            progress.update(tasks[text], completed=done, total=total or None)
 
-        folder = get(name, root, report)
+        folder = get(name, root, report, given)
     console.print(f"{name}: {folder}", soft_wrap=True)
 
 
@@ -67,7 +75,7 @@ def show(
     from cabafl.reporting.figure_file import figure_path
     from cabafl.reporting.partition import class_counts, draw_partition
 
-    path = figure_path(out or Path(f"partition-{name}.png"))
+    path = figure_path(out or Path(f"partition-{re.sub(r'[^0-9A-Za-z_.-]+', '-', name)}.png"))
     experiment = load_experiment(None, [*(settings or []), f'data.dataset="{name}"'])
     dataset, partition = make_data(experiment)
     section = experiment.data

@@ -1,5 +1,6 @@
 """`cabafl run` and `cabafl resume`"""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -111,7 +112,8 @@ def show(result: "Result", quiet: bool) -> None:
 def new_folder(experiment: "Experiment") -> Path:
     """Returns the default run folder, ``runs/<data set>-<method>-seed<seed>-<date>-<time>``; never an existing one."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{experiment.data.dataset}-{experiment.method.name.rpartition(':')[2]}-seed{experiment.seed}-{stamp}"
+    data = re.sub(r"\W+", "-", experiment.data.dataset).strip("-")
+    name = f"{data}-{experiment.method.name.rpartition(':')[2]}-seed{experiment.seed}-{stamp}"
     folder = Path("runs") / name
     count = 1
     while folder.exists():

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cabafl.data.catalogue import DESCRIPTIONS, DataInfo, data_home, folder_of
+from cabafl.data.catalogue import DESCRIPTIONS, DataInfo, HubOptions, data_home, folder_of
 from cabafl.errors import UserError
-from cabafl.names import DATASETS, LABEL_LEVELS, LabelLevel
+from cabafl.names import DATASETS, HUB, LABEL_LEVELS, LabelLevel
 from cabafl.validation import unknown
 
 if TYPE_CHECKING:
     from cabafl.data.dataset import Dataset
 
-__all__ = ["DESCRIPTIONS", "DataInfo", "data_home", "load"]
+__all__ = ["DESCRIPTIONS", "DataInfo", "HubOptions", "data_home", "load"]
 
 
 def load(
@@ -21,14 +21,19 @@ def load(
     labels: LabelLevel = "fine",
     seed: int = 1,
     devices: int | None = None,
+    hub: HubOptions | None = None,
 ) -> "Dataset":
     """Reads the data set ``name`` from ``root`` (default: its folder in `data_home`).
 
-    ``seed`` and ``devices`` only affect ``synthetic``; ``labels`` selects the label level of ``cifar100``.
-    Raises `UserError` if a file is missing or cannot be used.
+    ``seed`` and ``devices`` only affect ``synthetic``; ``labels`` selects the label level of ``cifar100``; ``hub`` says
+    how to read ``hf:NAME_OR_FOLDER``. Raises `UserError` if a file is missing or cannot be used.
     """
     _check(name, labels)
     try:
+        if name.startswith(HUB):
+            from cabafl.data import hf
+
+            return hf.read(name.removeprefix(HUB), root, hub or HubOptions())
         return _read(name, root, labels, seed, devices)
     except OSError as error:  # e.g. a folder without read permission
         raise UserError(f"data set {name} cannot be read: {error}") from None
@@ -72,8 +77,8 @@ def _read(name: str, root: Path | None, labels: LabelLevel, seed: int, devices: 
 
 
 def _check(name: str, labels: str) -> None:
-    if name not in DATASETS:
-        raise unknown("data.dataset", name, DATASETS)
+    if name not in DATASETS and (not name.startswith(HUB) or name == HUB):
+        raise unknown("data.dataset", name, [*DATASETS, f"{HUB}NAME_OR_FOLDER"])
     if labels not in LABEL_LEVELS:
         raise unknown("data.labels", labels, LABEL_LEVELS)
     if labels == "coarse" and name != "cifar100":

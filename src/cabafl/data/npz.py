@@ -11,6 +11,7 @@ Labels may be any integers; the sorted training labels map to 0..C-1.
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,30 +35,37 @@ def read(root: Path | None) -> Dataset:
     if root is None:
         raise UserError(f"data.root is not set; {DESCRIPTIONS['npz'].get}")
     path = Path(root).expanduser()
-    arrays = _arrays(path)
+    arrays = read_arrays("npz", path, REQUIRED, OPTIONAL)
     _check_lengths(path, arrays)
+    return from_arrays("npz", path, arrays, *_labels(path, arrays["y_train"], arrays["y_test"]))
+
+
+def from_arrays(
+    name: str, path: Path, arrays: Arrays, classes: int, y: NDArray[np.int64], test_y: NDArray[np.int64]
+) -> Dataset:
+    """The data set of inputs and users in ``arrays``, with these class numbers; ``path`` is named in errors."""
     image, x, test_x = _inputs(path, arrays)
-    classes, y, test_y = _labels(path, arrays["y_train"], arrays["y_test"])
     users, test_users = _users(path, arrays)
     train = Split(torch.from_numpy(x), torch.from_numpy(y), users)
     test = Split(torch.from_numpy(test_x), torch.from_numpy(test_y), test_users)
     mean, deviation = _moments(x) if image else ((), ())
-    return Dataset("npz", "image" if image else "vector", train, test, classes, mean, deviation)
+    return Dataset(name, "image" if image else "vector", train, test, classes, mean, deviation)
 
 
-def _arrays(path: Path) -> Arrays:
+def read_arrays(name: str, path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Arrays:
+    """The named arrays in a .npz file of data set ``name``; pickled objects are never loaded."""
     if not path.is_file():
-        raise missing("npz", path)
+        raise missing(name, path)
     try:
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.ndarray):
             raise corrupt(path, "it is a single array; a .npz file expected")
         with content:
             names = list(content.files)
-            absent = [key for key in REQUIRED if key not in names]
+            absent = [key for key in required if key not in names]
             if absent:
                 raise corrupt(path, f"missing {', '.join(absent)}; found: {', '.join(names) or 'nothing'}")
-            return {key: np.asarray(content[key]) for key in (*REQUIRED, *OPTIONAL) if key in names}
+            return {key: np.asarray(content[key]) for key in (*required, *optional) if key in names}
     except (
         OSError,
         EOFError,

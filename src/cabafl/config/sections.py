@@ -1,20 +1,15 @@
-"""The description of an experiment: a typed object, one section per table of the TOML file, a default for every key."""
+"""The sections of an experiment, one per table of its TOML file, with a default for every key."""
 
-import tomllib
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from cabafl.errors import UserError
-from cabafl.names import AttackName, DatasetName, LabelLevel, PartitionName
+from cabafl.names import DATASETS, HUB, AttackName, LabelLevel, PartitionName
 from cabafl.power import BOARDS, DEFAULT_POWER, BoardName
-from cabafl.toml import read_toml
-from cabafl.validation import validated
+from cabafl.validation import nearest
 from cabafl.values import AutoPositive, AutoShare, Devices, TierCounts, TierPower, TierWatts, Watts, Width, Workers
 
-RENAMED = {("run", "evaluate_aggregations"): "evaluate_versions"}  # keys of 0.1
+HUB_KEYS = ("input_column", "label_column", "user_column", "train_split", "test_split", "test_share", "subset")
 EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")  # of [run]: they change no result
 
 
@@ -35,7 +30,7 @@ class Section(BaseModel):
 class DataSection(Section):
     """The samples, and how they are split over the devices."""
 
-    dataset: DatasetName = Field("mnist5k", description="see `cabafl data list`")
+    dataset: str = Field("mnist5k", description="see `cabafl data list`; hf:NAME_OR_FOLDER for Hugging Face data sets")
     root: str | None = Field(
         None, description="folder or file of the data set; default: the folder that `cabafl data fetch` writes to"
     )
@@ -53,6 +48,36 @@ class DataSection(Section):
     labels: LabelLevel = Field("fine", description="label level of cifar100: fine (100) | coarse (20)")
     train_limit: int | None = Field(None, ge=1, description="use a random subset of this many training samples")
     test_limit: int | None = Field(None, ge=1, description="use a random subset of this many test samples")
+    input_column: str | None = Field(None, description="hf: column of images or numbers; default: found by its type")
+    label_column: str | None = Field(None, description="hf: column of labels; default: found by its type")
+    user_column: str | None = Field(None, description="hf: column of users, for natural partitions; default: no users")
+    train_split: str = Field("train", description="hf: split with the training samples")
+    test_split: str | None = Field(None, description="hf: split with the test samples; default: test, else validation")
+    test_share: float | None = Field(
+        None, gt=0, lt=1, description="hf: cut this share off the training split for testing, of each user's samples"
+    )
+    subset: str | None = Field(None, description="hf: subset (configuration) of a data set on the Hub")
+
+    @field_validator("dataset")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value in DATASETS or (value.startswith(HUB) and value != HUB):
+            return value
+        raise ValueError(f"unknown{nearest(value, DATASETS)}; accepted: {', '.join(DATASETS)}, {HUB}NAME_OR_FOLDER")
+
+    @model_validator(mode="after")
+    def _hub_keys(self) -> "DataSection":
+        for key in HUB_KEYS:
+            if not self.dataset.startswith(HUB) and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"data.{key} = {getattr(self, key)!r}: only for data.dataset = {HUB}NAME_OR_FOLDER, not "
+                    f"{self.dataset}"
+                )
+        if self.dataset.startswith(HUB) and self.partition == "natural" and self.user_column is None:
+            raise ValueError("data.user_column: not set; data.partition = natural needs the column of the users")
+        if self.test_split is not None and self.test_share is not None:
+            raise ValueError(f"data.test_share = {self.test_share}: not together with data.test_split; accepted: one")
+        return self
 
 
 class ModelSection(Section):
@@ -307,94 +332,3 @@ class RunSection(Section):
                 "run.virtual_time, run.max_dispatches: both missing, the run would not end; accepted: one or both"
             )
         return self
-
-
-class Experiment(Section):
-    """Everything that determines a run. Two runs of the same experiment write the same bytes."""
-
-    seed: int = Field(
-        1, ge=0, description="determines all random choices: partition, speeds, initial weights, selection, shuffling"
-    )
-    data: DataSection = DataSection()
-    model: ModelSection = ModelSection()
-    training: TrainingSection = TrainingSection()
-    fleet: FleetSection = FleetSection()
-    privacy: PrivacySection = PrivacySection()
-    deploy: DeploySection = DeploySection()
-    method: MethodSection = MethodSection()
-    run: RunSection = RunSection()
-
-    @model_validator(mode="after")
-    def _slots_fit(self) -> "Experiment":
-        if self.fleet.slots is not None and self.data.devices != "auto":
-            check_slots(self.fleet.slots, self.data.devices)
-        return self
-
-    def slots(self, devices: int) -> int:
-        """How many of ``devices`` train at the same time."""
-        slots = self.fleet.slots or max(1, int(self.fleet.participation * devices + 1e-9))
-        check_slots(slots, devices)
-        return slots
-
-
-def check_slots(slots: int, devices: int) -> None:
-    """Raises ValueError if there are fewer devices than slots."""
-    if slots > devices:
-        raise ValueError(f"fleet.slots = {slots}: at most the number of devices, {devices} (data.devices)")
-
-
-def load_experiment(file: Path | None = None, overrides: Iterable[str] = ()) -> Experiment:
-    """Reads an experiment: the defaults, then the keys of a TOML file, then ``section.key=value`` settings.
-
-    If the settings name another method than the file, the file's keys of ``[method]`` do not apply.
-    """
-    values = read_toml(file) if file else {}
-    settings: dict[str, Any] = {}
-    texts = list(overrides)
-    for text in texts:
-        apply_override(settings, text)
-    names = _method_name(values, MethodSection().name), _method_name(settings, None)
-    if None not in names and names[0] != names[1]:
-        values["method"] = {}
-    for text in texts:
-        apply_override(values, text)
-    return validated(Experiment, _renamed(values))
-
-
-def _method_name(values: dict[str, Any], default: str | None) -> Any:
-    """``method.name`` of values that are not validated yet; None if ``[method]`` is not a table."""
-    section = values.get("method", {})
-    return section.get("name", default) if isinstance(section, dict) else None
-
-
-def _renamed(values: dict[str, Any]) -> dict[str, Any]:
-    """Keys of 0.1 under the name they have now; a key given in both forms is left for validation to refuse."""
-    for (section, old), new in RENAMED.items():
-        table = values.get(section)
-        if isinstance(table, dict) and old in table and new not in table:
-            values = values | {section: {new if key == old else key: value for key, value in table.items()}}
-    return values
-
-
-def apply_override(values: dict[str, Any], text: str) -> None:
-    """Sets one key from ``section.key=value``. A value that is not valid TOML is taken as a string."""
-    path, equals, value = text.partition("=")
-    keys = path.strip().split(".")
-    if not equals or not all(keys):
-        raise UserError(f"{text!r}: not a setting; accepted: section.key=value, e.g. data.beta=0.1")
-    table = values
-    for key in keys[:-1]:
-        table = table.setdefault(key, {})
-        if not isinstance(table, dict):
-            raise UserError(f"{text!r}: {key} is a value, not a section")
-    table[keys[-1]] = parse_value(value.strip())
-
-
-def parse_value(value: str) -> Any:
-    """Parses a value of the command line: TOML, ``none`` or else plain text."""
-    if value == "none":
-        return None
-    try:
-        return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return value

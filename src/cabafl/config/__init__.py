@@ -1,0 +1,30 @@
+"""The description of an experiment: a typed object, one section per table of the TOML file, a default for every key."""
+
+from cabafl.config.experiment import Experiment, apply_override, load_experiment, parse_value
+from cabafl.config.sections import (
+    EXECUTION_KEYS,
+    HUB_KEYS,
+    DataSection,
+    FleetSection,
+    MethodSection,
+    ModelSection,
+    PrivacySection,
+    RunSection,
+    TrainingSection,
+)
+
+__all__ = [
+    "EXECUTION_KEYS",
+    "HUB_KEYS",
+    "DataSection",
+    "Experiment",
+    "FleetSection",
+    "MethodSection",
+    "ModelSection",
+    "PrivacySection",
+    "RunSection",
+    "TrainingSection",
+    "apply_override",
+    "load_experiment",
+    "parse_value",
+]
