@@ -255,6 +255,18 @@ def test_a_device_outside_the_run_is_not_admitted(tmp_path: Path) -> None:
     assert server.engine.present == set(range(DEVICES))
 
 
+def test_what_the_run_before_has_left_at_the_broker_is_no_fault(tmp_path: Path) -> None:
+    network = PlayNetwork()
+    server = Server(network, tmp_path)
+    server.dispatcher.processes.pop(0, None)
+    server.dispatcher._take(Nonsense(0, "248180 bytes"))
+    assert server.said("from before it joined this run is left out: 248180 bytes") == 1
+    assert server.dispatcher.faults[0] == 0
+    server.dispatcher._take(Here(0, "p", 10))
+    server.dispatcher._take(Nonsense(0, "248180 bytes"))
+    assert server.dispatcher.faults[0] == 1
+
+
 def test_a_device_that_declines_leaves_and_its_words_are_harmless(tmp_path: Path) -> None:
     network = PlayNetwork()
     server = Server(network, tmp_path)

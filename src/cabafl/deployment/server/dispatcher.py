@@ -222,6 +222,8 @@ class Dispatcher:
             self._take_answer(news, now)
         elif isinstance(news, Described):
             self._take_features(news)
+        elif isinstance(news, Nonsense) and device not in self.processes:  # an upload of the run before, for example
+            self.log.warn(f"a message from before it joined this run is left out: {news.text}", device)
         elif isinstance(news, Nonsense):
             self._complain(device, f"a message is refused: {news.text}")
         else:
