@@ -98,7 +98,7 @@ def test_the_test_bed_has_the_boards_of_the_paper(stem: str) -> None:
     assert data.partition == ("iid" if setting == "iid" else "dirichlet")
     assert data.partition == "iid" or data.beta == 1.0
     assert fleet.tiers == {"high": 4, "low": 6}
-    assert fleet.tier_compute_watts == {"high": 10.0, "low": 6.4}
+    assert fleet.tier_power == {"high": "jetson-nano", "low": "raspberry-pi-4"}
     assert run.wall_time is not None
     assert run.virtual_time == 5 * run.wall_time
     assert (parameters.alpha, parameters.gamma) == (PUBLISHED[setting][0], PUBLISHED[setting][2])

@@ -43,7 +43,10 @@ def test_the_boards_of_the_paper_with_their_own_speed_and_watts() -> None:
 
 def test_watts_of_the_experiment_come_first() -> None:
     assert power(10, "fleet.compute_watts=7.0") == {(7.0, 0.0): 10}
-    assert power(5, "fleet.tier_compute_watts={high=9.0,low=6.4}") == {(9.0, 0.0): 2, PI: 3}
+    assert power(5, "fleet.tier_power={low='raspberry-pi-3'}", "fleet.tier_idle_watts={low=1.0}") == {
+        (15.0, 0.0): 2,
+        (3.7, 1.0): 3,
+    }
     assert power(4, "fleet.tiers={medium=4}") == {(15.0, 0.0): 4}
 
 

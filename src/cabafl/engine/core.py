@@ -223,7 +223,7 @@ class Engine(ABC):
 
     def _settle(self) -> None:
         """Brings costs that grow with time up to date, before they are read."""
-        self.ledger.idle_joules = 0.0  # real devices report the energy of their jobs only
+        self.ledger.idle_joules = 0.0  # real devices report theirs with the next job
 
     def finish(self) -> None:
         """Ends the run: calls `Method.on_end`, evaluates the last version and emits all pending events."""

@@ -24,7 +24,7 @@ from cabafl.deployment.server.operator import COMMANDS, LOCK, STATUS, is_running
 from cabafl.deployment.server.serve import Station, serve
 from cabafl.errors import UserError
 from cabafl.lifecycle.run import Listener
-from cabafl.power import BOARDS, BoardName
+from cabafl.power import BoardName
 from cabafl.processes.children import LOOPBACK, Child, Children, answers, free_ports
 from cabafl.recording.folder import SUMMARY
 from cabafl.toml import toml_value
@@ -33,6 +33,7 @@ RUN, FLEET, LOGS = "run", "fleet", "logs"
 HEARTBEAT = 10  # seconds
 WALL_TIME = 600.0  # seconds
 PORT_PATIENCE = 10.0  # seconds
+POWER_KEYS = {"power", "compute_watts", "idle_watts", "tier_power", "tier_compute_watts", "tier_idle_watts"}
 IMITATED: dict[str, BoardName] = {"high": "jetson-nano", "low": "raspberry-pi-4"}  # by the tier that has its speed
 
 
@@ -145,9 +146,8 @@ def with_defaults(experiment: Experiment, devices: int) -> Experiment:
         fleet = fleet.model_copy(update={"tiers": {"high": fast, "low": devices - fast}})
     elif not isinstance(fleet.tiers, str) and sum(fleet.tiers.values()) not in (0, devices):
         fleet = fleet.model_copy(update={"tiers": _scaled(fleet.tiers, devices)})
-    if not fleet.model_fields_set & {"compute_watts", "tier_compute_watts"}:
-        watts = {tier: BOARDS[name].compute for tier, name in IMITATED.items()}
-        fleet = fleet.model_copy(update={"tier_compute_watts": watts})
+    if not fleet.model_fields_set & POWER_KEYS:
+        fleet = fleet.model_copy(update={"tier_power": IMITATED})
     if run.wall_time is None and run.max_dispatches is None:
         run = run.model_copy(update={"wall_time": WALL_TIME})
     return experiment.model_copy(update={"fleet": fleet, "run": run})
@@ -168,13 +168,12 @@ def paces(experiment: Experiment, devices: int, scale: float) -> list[Mapping[st
         fleet = simulated_fleet(experiment, np.ones(devices, dtype=np.int64), 0)
     except ValueError as error:
         raise UserError(f"--devices = {devices}: {error}") from None
-    found: list[Mapping[str, Any]] = []
-    for device, watts in enumerate(fleet.compute_watts.tolist()):
-        board = BOARDS[IMITATED[fleet.tier[device]]] if fleet.tier and fleet.tier[device] in IMITATED else None
-        idle = board.idle if board is not None and watts == board.compute else 0.0
-        pace = fleet.job(device)[0] / scale
-        found.append({"pace": pace, "watts": watts, "idle_watts": idle, "sensor": False, "heartbeat": HEARTBEAT})
-    return found
+    power = zip(fleet.compute_watts.tolist(), fleet.idle_watts.tolist(), strict=True)
+    return [
+        {"pace": fleet.job(device)[0] / scale, "watts": watts, "idle_watts": idle, "sensor": False}
+        | {"heartbeat": HEARTBEAT}
+        for device, (watts, idle) in enumerate(power)
+    ]
 
 
 def start_device(children: Children, device: Device, name: str | None = None) -> Child:
