@@ -143,6 +143,7 @@ WRONG = {
     ("data.beta=0.1,-1",): "data.beta = -1: input should be greater than 0",
     ("method.k=5,10,5",): "method.k = 5,10,5: 5 is there twice",
     ("data.beta=1,1.0",): "data.beta = 1,1.0: 1 is there twice",
+    ('data.devices=auto,"auto"',): "auto is there twice",
     ("method.k=5,10", "method.k=20"): "method.k: given twice",
     ("seed=1,2,3",): "seed = 1,2,3: seeds are not swept; accepted: --seeds 3",
     ("method.name=cabafl,fedavg",): "methods are not swept; accepted: --methods cabafl,fedavg",

@@ -152,9 +152,10 @@ def _check_swept(key: str, text: str, values: Sequence[Any]) -> None:
         raise UserError(f"method.name = {text}: methods are not swept; accepted: --methods {text}")
     if key.partition(".")[2] in EXECUTION_KEYS and key.startswith("run."):
         raise UserError(f"{key} = {text}: changes no result; accepted: keys that do, or one value")
-    for place, value in enumerate(values):
-        if any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in values[:place]):
-            raise UserError(f"{key} = {text}: {value_text(value)} is there twice; accepted: different values")
+    written = [value_text(value) for value in values]
+    twice = next((each for place, each in enumerate(written) if each in written[:place]), None)
+    if twice is not None:
+        raise UserError(f"{key} = {text}: {twice} is there twice; accepted: different values")
 
 
 def _own_axes(axes: Sequence[Axis], variants: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Axis]]:
