@@ -10,16 +10,10 @@ from cabafl.recording.metrics import WINDOW
 from cabafl.reporting.figures import render_figures
 from cabafl.reporting.formats import latex, markdown, measures_csv, speedups_csv
 from cabafl.reporting.html import page
-from cabafl.reporting.measures import Measures, measure
+from cabafl.reporting.measures import measure
 from cabafl.reporting.runs import Run, by_label
 from cabafl.reporting.settings import differing_settings, title_of
 from cabafl.reporting.table import Table, speedup_tables, tables
-
-CIFAR100_NOTE = (
-    "The published CIFAR-100 accuracies are probably those of its 20 coarse classes (data.labels = coarse);"
-    " runs with data.labels = fine learn 100 classes."
-)
-
 
 @dataclass(frozen=True)
 class ReportPaths:
@@ -59,7 +53,7 @@ def build_report(
     measures = measure(runs, targets)
     main, speedups, figures = tables(measures), speedup_tables(measures), render_figures(runs)
     heading = title or title_of(by_label(runs))
-    document = page(runs, main, speedups, figures, heading, [*notes, *_caveats(runs, measures)])
+    document = page(runs, main, speedups, figures, heading, [*notes, *_caveats(runs)])
     contents = {
         "table.csv": measures_csv(measures).encode(),
         "table.md": markdown(main).encode(),
@@ -76,10 +70,8 @@ def build_report(
     return ReportPaths(out / "report.html", [out / name for name in contents], [*main, *speedups])
 
 
-def _caveats(runs: Sequence[Run], measures: Measures) -> list[str]:
-    published = any(row.values["published_mean"] is not None for row in measures.rows)
-    fine = any(run.experiment.data.dataset == "cifar100" and run.experiment.data.labels == "fine" for run in runs)
-    notes = [CIFAR100_NOTE] if published and fine else []
+def _caveats(runs: Sequence[Run]) -> list[str]:
+    notes = []
     if any(run.summary["best_window_mean"] is None for run in runs):
         notes.append(f"Some runs have fewer than {WINDOW} evaluations, so they have no best window and no stability.")
     differing = differing_settings(by_label(runs))
