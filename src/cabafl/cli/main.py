@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cabafl.cli import bench, compare, config, data, deploy, lists, observe, report, run
+from cabafl.cli import bench, compare, config, data, deploy, lists, observe, report, reproduce, run
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
 from cabafl.processes.lifeline import PARENT, die_with_parent
@@ -44,6 +44,7 @@ app.command("compare")(compare.compare)
 app.command("ablate")(compare.ablate)
 app.command("observe")(observe.observe)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("config")(config.config)

@@ -129,13 +129,13 @@ def _start(run: GridRun) -> None:
     # With Ray, run.workers is the number of actors on the user's cluster, so it is left as it is.
     workers = [] if run.experiment.run.executor == "ray" else [f"run.workers={0 if run.cores == 1 else run.cores}"]
     run.folder.parent.mkdir(parents=True, exist_ok=True)
-    run.log = run.folder.with_suffix(".log")
+    run.log = _beside(run.folder, ".log")
     command = [sys.executable, "-m", "cabafl"]
     if (run.folder / EXPERIMENT).exists():
         command += ["resume", str(run.folder), *workers]
     else:
         parameters = make_method(run.experiment).parameters
-        file = run.folder.with_suffix(".toml")
+        file = _beside(run.folder, ".toml")
         file.write_text(experiment_toml(run.experiment, parameters), encoding="utf-8")
         command += ["run", str(file), *workers, "--out", str(run.folder)]
     environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"}
@@ -150,12 +150,17 @@ def _start(run: GridRun) -> None:
         )
 
 
+def _beside(folder: Path, suffix: str) -> Path:
+    """A file next to the folder. Not `Path.with_suffix`: the folder's name may have dots, as in ``beta0.1-seed1``."""
+    return folder.parent / f"{folder.name}{suffix}"
+
+
 def _end(run: GridRun) -> None:
     assert run.process is not None
     code = run.process.returncode
     if code == 0:
         run.log.unlink(missing_ok=True)
-        run.folder.with_suffix(".toml").unlink(missing_ok=True)
+        _beside(run.folder, ".toml").unlink(missing_ok=True)
     elif code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
         run.failure = "stopped by a signal; the same command continues it"
     else:

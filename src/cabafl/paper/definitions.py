@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -95,8 +95,17 @@ def setting_label(setting: str) -> str:
     return ", ".join(labels)
 
 
-def layout(artefact: Artefact, scale: str, methods: Sequence[str] | None = None, seed: int = 1) -> ArtefactLayout:
-    """The cells of an artefact at a scale, with these methods where it compares methods (default: the paper's)."""
+def layout(
+    artefact: Artefact,
+    scale: str,
+    methods: Sequence[str] | None = None,
+    roots: Mapping[str, str] | None = None,
+) -> ArtefactLayout:
+    """The cells of an artefact at a scale.
+
+    ``methods`` take the place of the paper's seven where it compares methods. ``roots`` (data set -> folder or file) say
+    where data are; an .npz file takes the place of the data set.
+    """
     chosen = list(methods or settings().methods)
     rows, columns = _entries(artefact.rows, chosen), _entries(artefact.columns, chosen)
     cells = []
@@ -104,8 +113,29 @@ def layout(artefact: Artefact, scale: str, methods: Sequence[str] | None = None,
         for j, column in enumerate(columns):
             name = row.setting or column.setting or artefact.setting
             assert name is not None, f"{artefact.name}: a cell without a setting"
-            cells.append(PaperCell(i, j, name, _experiment(artefact, scale, name, (row, column), seed)))
+            cells.append(PaperCell(i, j, name, _experiment(artefact, scale, name, (row, column), roots or {})))
     return ArtefactLayout(artefact, scale, rows, columns, cells, _published(artefact))
+
+
+def narrowed(table: ArtefactLayout, text: str) -> ArtefactLayout:
+    """Keeps the rows, or else the columns, whose name contains ``text``; nothing is left if none does."""
+
+    def matches(entry: Entry) -> bool:
+        names = [entry.id, entry.label, entry.setting or "", setting_label(entry.setting) if entry.setting else ""]
+        return any(text.lower() in name.lower() for name in names)
+
+    kept_rows = [i for i, row in enumerate(table.rows) if matches(row)]
+    kept_columns = [j for j, column in enumerate(table.columns) if matches(column)]
+    rows = kept_rows or (list(range(len(table.rows))) if kept_columns else [])
+    columns = list(range(len(table.columns))) if kept_rows else kept_columns
+    cells = [
+        replace(cell, row=rows.index(cell.row), column=columns.index(cell.column))
+        for cell in table.cells
+        if cell.row in rows and cell.column in columns
+    ]
+    return replace(
+        table, rows=[table.rows[i] for i in rows], columns=[table.columns[j] for j in columns], cells=cells
+    )
 
 
 def _entries(axis: Sequence[Entry] | str, methods: Sequence[str]) -> list[Entry]:
@@ -136,13 +166,14 @@ def replaced(artefact: Artefact, scale: str, setting: str) -> str:
     return setting
 
 
-def setting_experiment(artefact: Artefact, scale: str, setting: str, method: str = "cabafl") -> Experiment:
+def setting_experiment(artefact: Artefact, scale: str, setting: str, roots: Mapping[str, str]) -> Experiment:
     """The experiment of a setting, without a row and a column."""
-    entry = Entry.model_validate({"method": method})
-    return _experiment(artefact, scale, setting, (entry,), 1)
+    return _experiment(artefact, scale, setting, (), roots)
 
 
-def _experiment(artefact: Artefact, scale: str, setting: str, entries: Sequence[Entry], seed: int) -> Experiment:
+def _experiment(
+    artefact: Artefact, scale: str, setting: str, entries: Sequence[Entry], roots: Mapping[str, str]
+) -> Experiment:
     """Later keys win: the paper's, those of row and column, the scale's, then row and column at the scale."""
     s, size = settings(), _scale(scale)
     parts = SettingName.parse(replaced(artefact, scale, setting))
@@ -150,7 +181,6 @@ def _experiment(artefact: Artefact, scale: str, setting: str, entries: Sequence[
     spread = s.heterogeneity[parts.heterogeneity]
     own = {**s.cabafl, **spread.cabafl} if method == "cabafl" else {}
     start = {
-        "seed": seed,
         "data": {"dataset": parts.data},
         "model": {"name": parts.network},
         "method": {"name": method, **own},
@@ -159,6 +189,9 @@ def _experiment(artefact: Artefact, scale: str, setting: str, entries: Sequence[
     layers += [entry.keys for entry in entries]
     layers += [size.keys, size.network.get(parts.network, {}), size.data.get(parts.data, {}), artefact.at(scale).keys]
     layers += [entry.scaled(scale).keys for entry in entries]
+    if parts.data in roots:
+        root = roots[parts.data]
+        layers.append({"data": {"root": root, "dataset": "npz" if root.endswith(".npz") else parts.data}})
     values: dict[str, Any] = {}
     for layer in layers:
         merge(values, layer)

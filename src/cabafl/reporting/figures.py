@@ -47,17 +47,17 @@ def render_figures(runs: Sequence[Run]) -> list[RenderedFigure]:
     rendered = []
     for axis, name in axis_names(runs).items():
         title = f"Accuracy over {name.partition(' [')[0]}"
-        rendered.append(_render(f"accuracy-{axis}", title, caption, _curves(groups, line_styles, axis, name)))
+        rendered.append(render(f"accuracy-{axis}", title, caption, _curves(groups, line_styles, axis, name)))
     caption = f"How often each device was selected; the line is the mean. {seed}"
-    rendered.append(_render("selections", "Selections per device", caption, _selections(first, line_styles)))
+    rendered.append(render("selections", "Selections per device", caption, _selections(first, line_styles)))
     figure, caption = draw_timeline(first)
-    rendered.append(_render("timeline", "Device timeline", f"{caption} {seed}", figure))
+    rendered.append(render("timeline", "Device timeline", f"{caption} {seed}", figure))
     caption = "Share of uploads by the number of global models published during their training. All seeds."
-    rendered.append(_render("staleness", "Staleness of uploads", caption, _staleness(groups, line_styles)))
+    rendered.append(render("staleness", "Staleness of uploads", caption, _staleness(groups, line_styles)))
     return rendered
 
 
-def _render(name: str, title: str, caption: str, figure: Figure) -> RenderedFigure:
+def render(name: str, title: str, caption: str, figure: Figure) -> RenderedFigure:
     """Equal runs give equal bytes: the files contain no date and no random IDs."""
     FigureCanvasAgg(figure)
     png, svg = io.BytesIO(), io.BytesIO()
@@ -72,7 +72,7 @@ def _curves(groups: Groups, line_styles: Mapping[str, Style], axis: str, name: s
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
     for place, (label, group) in enumerate(groups.items()):
-        _draw_series(axes, series(group, axis), line_styles[label], _escaped(label), place / len(groups))
+        draw_series(axes, series(group, axis), line_styles[label], escaped(label), place / len(groups))
     axes.set(xlabel=name, ylabel="test accuracy [%]")
     axes.set_xlim(0, axes.dataLim.x1 or None)
     axes.grid(alpha=0.3)
@@ -81,7 +81,7 @@ def _curves(groups: Groups, line_styles: Mapping[str, Style], axis: str, name: s
     return figure
 
 
-def _draw_series(axes: Any, curve: Series, style: Style, label: str, offset: float) -> None:
+def draw_series(axes: Any, curve: Series, style: Style, label: str, offset: float) -> None:
     """``offset`` (0 to 1) shifts the markers, so that those of different methods do not overlap."""
     every = max(1, len(curve.x) // 8)
     dashes = {"dashes": style.dashes} if style.dashes else {}
@@ -153,7 +153,7 @@ def _panels(
             axes.set_visible(False)
             continue
         added = draw(axes, labels[place])
-        axes.set_title(f"{_escaped(labels[place])}: {added}", fontsize=9, wrap=True)
+        axes.set_title(f"{escaped(labels[place])}: {added}", fontsize=9, wrap=True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
@@ -164,7 +164,7 @@ def _panels(
     return figure, shown
 
 
-def _escaped(label: str) -> str:
+def escaped(label: str) -> str:
     """Shortens a long label and escapes dollar signs, which would start a formula."""
     short = label if len(label) <= 32 else label[:31] + "…"
     return short.replace("$", r"\$")
