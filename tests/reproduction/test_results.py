@@ -13,10 +13,10 @@ from cabafl.comparison.observe import SplitSimilarities
 from cabafl.files import as_json, write_atomic
 from cabafl.paper.definitions import artefacts, layout
 from cabafl.reproduction.claims import cache_update_seconds, claims_result
+from cabafl.reproduction.page import index_page
 from cabafl.reproduction.plan import RUNS
 from cabafl.reproduction.pool import RunPool
 from cabafl.reproduction.result import ArtefactResult, build, read_results, write_result
-from cabafl.reproduction.page import index_page
 from cabafl.reproduction.similarities import judge_similarities, observation_path
 from tests.reproduction.made_up import Final, write_artefact
 

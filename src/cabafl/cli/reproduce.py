@@ -16,43 +16,45 @@ from cabafl.errors import UserError
 
 if TYPE_CHECKING:
     from cabafl.paper.artefact import Artefact
-    from cabafl.reproduction.plan import Request
     from cabafl.reproduction.result import ArtefactResult
     from cabafl.reproduction.work import Reproduction
 
 LIST, ALL, CLAIMS = "list", "all", "claims"
 
 
+Names = Annotated[
+    list[str], typer.Argument(metavar="NAME...", help="list, all, claims, or tables and figures: table1, fig8, ...")
+]
+ScaleOption = Annotated[
+    str, typer.Option(help="smoke: minutes, to see that it works | desk: hours on two cores | paper: a GPU's work.")
+]
+Seeds = Annotated[int, typer.Option(help="Number of seeds, counting up from 1.", min=1)]
+Methods = Annotated[str, typer.Option(help="Where methods are compared: names separated by commas, or paper, or all.")]
+Only = Annotated[str | None, typer.Option(help="Only rows or columns whose name contains this text, e.g. cifar10-cnn.")]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(help="Where a data set is: NAME=PATH; an .npz file takes its place. May be repeated."),
+]
+Part = Annotated[str, typer.Option(help="Make only this share of the runs, e.g. 1/2 here and 2/2 elsewhere.")]
+Runs = Annotated[
+    list[Path] | None, typer.Option(help="Folder with finished runs that need not be repeated; may be repeated.")
+]
+MakeRuns = Annotated[bool, typer.Option("--run/--no-run", help="--no-run: only write what is finished.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for runs and results; default: reproduction-<scale>.")]
+
+
 def reproduce(
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME...", help="list, all, claims, or tables and figures: table1, fig8, ..."),
-    ],
-    scale: Annotated[
-        str,
-        typer.Option(help="smoke: minutes, to see that it works | desk: hours on two cores | paper: a GPU's work."),
-    ] = "smoke",
-    seeds: Annotated[int, typer.Option(help="Number of seeds, counting up from 1.", min=1)] = 1,
-    methods: Annotated[
-        str, typer.Option(help="Where methods are compared: names separated by commas, or paper, or all.")
-    ] = "paper",
-    only: Annotated[
-        str | None, typer.Option(help="Only rows or columns whose name contains this text, e.g. cifar10-cnn.")
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="Where a data set is: NAME=PATH; an .npz file takes its place. May be repeated."),
-    ] = None,
-    part: Annotated[str, typer.Option(help="Make only this share of the runs, e.g. 1/2 here and 2/2 elsewhere.")] = "1/1",
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(help="Folder with finished runs that need not be repeated; may be repeated."),
-    ] = None,
-    make_runs: Annotated[bool, typer.Option("--run/--no-run", help="--no-run: only write what is finished.")] = True,
+    names: Names,
+    scale: ScaleOption = "smoke",
+    seeds: Seeds = 1,
+    methods: Methods = "paper",
+    only: Only = None,
+    data: Data = None,
+    part: Part = "1/1",
+    runs: Runs = None,
+    make_runs: MakeRuns = True,
     jobs: Jobs = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for runs and results; default: reproduction-<scale>.")
-    ] = None,
+    out: Out = None,
     quiet: Quiet = False,
 ) -> None:
     """Reproduce tables and figures of the CaBaFL paper, with the paper's values beside ours.
@@ -70,16 +72,8 @@ def reproduce(
         _list()
         return
     chosen = _artefacts(names)
-    request = Request(
-        chosen,
-        scale,
-        out or Path(f"reproduction-{scale}"),
-        seeds,
-        _methods(methods),
-        only,
-        _roots(data or []),
-        _part(part),
-    )
+    folder, roots = out or Path(f"reproduction-{scale}"), _roots(data or [])
+    request = Request(chosen, scale, folder, seeds, _methods(methods), only, roots, _part(part))
     work = Reproduction(request, runs or [])
     _check_data(work, strict=make_runs and not {ALL, CLAIMS} & set(names), quiet=quiet or names == [CLAIMS])
     _carry_out(work, names, make_runs and names != [CLAIMS], _parse_jobs(jobs), quiet)
@@ -130,12 +124,12 @@ def _check_data(work: "Reproduction", strict: bool, quiet: bool) -> None:
     missing = work.missing_data()
     if not missing:
         return
-    there = sorted({cell.setting for table in work.tables for cell in table.cells} - work.settings_without_data())
+    there = work.data_that_are_there()
     for name, artefacts in missing.items():
         text = f"{', '.join(artefacts)} at {work.request.scale} scale: data set {name} is missing; {how_to_get(name)}"
         text += f", or name it with --data {name}=PATH"
         if strict:
-            rest = f"; without it: --only {there[0]}" if there else ""
+            rest = f"; without it: --only {there[0]}-" if there else ""
             raise UserError(text + rest)
         if not quiet:
             print_notice("left out", text)

@@ -103,8 +103,8 @@ def layout(
 ) -> ArtefactLayout:
     """The cells of an artefact at a scale.
 
-    ``methods`` take the place of the paper's seven where it compares methods. ``roots`` (data set -> folder or file) say
-    where data are; an .npz file takes the place of the data set.
+    ``methods`` take the place of the paper's seven where it compares methods. ``roots`` (data set -> folder or file)
+    say where data are; an .npz file takes the place of the data set.
     """
     chosen = list(methods or settings().methods)
     rows, columns = _entries(artefact.rows, chosen), _entries(artefact.columns, chosen)
@@ -133,9 +133,7 @@ def narrowed(table: ArtefactLayout, text: str) -> ArtefactLayout:
         for cell in table.cells
         if cell.row in rows and cell.column in columns
     ]
-    return replace(
-        table, rows=[table.rows[i] for i in rows], columns=[table.columns[j] for j in columns], cells=cells
-    )
+    return replace(table, rows=[table.rows[i] for i in rows], columns=[table.columns[j] for j in columns], cells=cells)
 
 
 def _entries(axis: Sequence[Entry] | str, methods: Sequence[str]) -> list[Entry]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, median_low, stdev
 
-from cabafl.recording.events import Evaluated
 from cabafl.paper.published import published_accuracy
+from cabafl.recording.events import Evaluated
 from cabafl.reporting.runs import Run, by_label
 
 Values = dict[str, float | None]

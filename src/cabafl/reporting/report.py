@@ -15,6 +15,7 @@ from cabafl.reporting.runs import Run, by_label
 from cabafl.reporting.settings import differing_settings, title_of
 from cabafl.reporting.table import Table, speedup_tables, tables
 
+
 @dataclass(frozen=True)
 class ReportPaths:
     """The files of a report, and its tables for printing."""

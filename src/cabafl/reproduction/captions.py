@@ -6,7 +6,7 @@ from cabafl.config import Experiment
 from cabafl.paper.definitions import ArtefactLayout, layout, setting_experiment, settings
 from cabafl.paper.identity import identity
 from cabafl.reporting.settings import format_value
-from cabafl.reproduction.values import Measured
+from cabafl.reproduction.values import MeasuredArtefact
 
 NAMES = {
     "data.dataset": "data",
@@ -71,7 +71,7 @@ def _shown(key: str, value: object) -> str:
     return format_value(value)
 
 
-def caption(measured: Measured) -> list[str]:
+def caption(measured: MeasuredArtefact) -> list[str]:
     """The sentences below a table or figure: what it shows, what differs from the paper, seeds and gaps."""
     table = measured.table
     artefact, seeds = table.artefact, {value.seeds for value in measured.values.values()}

@@ -13,14 +13,14 @@ from cabafl.paper.definitions import SettingName, settings
 from cabafl.reporting.figures import AVERAGE, RenderedFigure, draw_series, escaped, render
 from cabafl.reporting.series import axis_names, series
 from cabafl.reporting.styles import COLOURS, DASHES, KNOWN, MARKERS, Style, styles
-from cabafl.reproduction.values import Measured
+from cabafl.reproduction.values import MeasuredArtefact
 
 MAX_COLUMNS = 3
 GREYS = ("0.15", "0.45", "0.58", "0.7", "0.8", "0.9")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def curves(measured: Measured) -> RenderedFigure:
+def curves(measured: MeasuredArtefact) -> RenderedFigure:
     """One panel per row, or one per axis where the artefact has several; one line per column."""
     table = measured.table
     panels = [(row, axis) for row in table.rows for axis in table.artefact.axes]
@@ -48,7 +48,7 @@ def curves(measured: Measured) -> RenderedFigure:
 
 
 def _panel(
-    axes: Any, measured: Measured, row: Entry, axis: str, line_styles: Mapping[str, Style]
+    axes: Any, measured: MeasuredArtefact, row: Entry, axis: str, line_styles: Mapping[str, Style]
 ) -> dict[str, Any]:
     """Draws the lines of a panel; returns label -> line."""
     drawn = {}
@@ -81,7 +81,7 @@ def _styles(names: Sequence[str]) -> dict[str, Style]:
     }
 
 
-def selections(measured: Measured) -> RenderedFigure:
+def selections(measured: MeasuredArtefact) -> RenderedFigure:
     """How often each device was selected, devices in the order of their counts; one panel per column."""
     table = measured.table
     row, columns = table.rows[0].id, [c for c in table.columns if (table.rows[0].id, c.id) in measured.runs]

@@ -23,7 +23,7 @@ from cabafl.reproduction.similarities import (
     similarity_table,
 )
 from cabafl.reproduction.tables import artefact_table, facts_table, our_facts
-from cabafl.reproduction.values import Measured, measure_cells
+from cabafl.reproduction.values import MeasuredArtefact, measure_cells
 from cabafl.reproduction.verdicts import Verdict, judge
 
 RESULT = "result.json"
@@ -77,7 +77,7 @@ def _facts(artefact: Artefact, scale: str) -> ArtefactResult:
     return ArtefactResult(artefact.name, scale, facts_table(artefact), [about], verdicts, 0, 0)
 
 
-def _similarities(measured: Measured, out: Path, roots: Mapping[str, str]) -> ArtefactResult:
+def _similarities(measured: MeasuredArtefact, out: Path, roots: Mapping[str, str]) -> ArtefactResult:
     artefact, scale = measured.table.artefact, measured.table.scale
     splits = load_similarities(observation_path(artefact, scale, out / RUNS, roots))
     verdicts = [judge_similarities(claim, splits) for claim in artefact.claims]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from cabafl.paper.artefact import Artefact, Entry, PublishedValue
 from cabafl.paper.definitions import SettingName, artefacts, settings
 from cabafl.reporting.table import Cell, Table
-from cabafl.reproduction.values import Measured, Place, better
+from cabafl.reproduction.values import MeasuredArtefact, Place, better
 from cabafl.tiers import CONFIGS, TIERS
 
 GAP, NOT_REACHED, NO_VALUE = "…", "NA", "-"
@@ -13,7 +13,7 @@ OURS, PAPER = "ours", "paper"
 Format = Callable[[float, float | None], str]
 
 
-def artefact_table(measured: Measured) -> Table:
+def artefact_table(measured: MeasuredArtefact) -> Table:
     """Rows and columns as in the paper. A gap is a cell whose run is not finished; the best values are marked."""
     table = measured.table
     stubs, names = _stubs(table.rows)
@@ -58,7 +58,7 @@ def _label(column: Entry, scale: str) -> str:
     return text or settings().heterogeneity[SettingName.parse(column.setting or "").heterogeneity].label
 
 
-def _own(measured: Measured, place: Place) -> str:
+def _own(measured: MeasuredArtefact, place: Place) -> str:
     value = measured.values.get(place)
     if value is None:
         return GAP
@@ -67,7 +67,7 @@ def _own(measured: Measured, place: Place) -> str:
     return _formatted(measured.table.artefact.kind)(value.mean, value.deviation)
 
 
-def _spreads(measured: Measured, row: Entry) -> list[str]:
+def _spreads(measured: MeasuredArtefact, row: Entry) -> list[str]:
     values = [measured.values.get((row.id, column.id)) for column in measured.table.columns]
     show = _formatted(measured.table.artefact.kind)
     texts = []
@@ -91,7 +91,7 @@ def _formatted(kind: str) -> Format:
     return lambda mean, deviation: f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
-def _best(measured: Measured, numbers: Mapping[Place, float | None]) -> set[Place]:
+def _best(measured: MeasuredArtefact, numbers: Mapping[Place, float | None]) -> set[Place]:
     """The places with the best value of their row or column, if at least two are known."""
     table, found = measured.table, set()
     choose = better(table.artefact.kind)

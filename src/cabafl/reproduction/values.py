@@ -23,7 +23,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredArtefact:
     """An artefact at a scale with its runs and values; a cell without finished runs is in neither."""
 
     table: ArtefactLayout
@@ -36,7 +36,7 @@ class Measured:
         return len(self.table.cells) - len(self.runs)
 
 
-def measure_cells(table: ArtefactLayout, pool: RunPool) -> Measured:
+def measure_cells(table: ArtefactLayout, pool: RunPool) -> MeasuredArtefact:
     """Reads the finished runs of every cell."""
     runs: dict[Place, list[Run]] = {}
     values: dict[Place, Value] = {}
@@ -47,7 +47,7 @@ def measure_cells(table: ArtefactLayout, pool: RunPool) -> Measured:
         if found:
             runs[place] = found
             values[place] = _value(table.artefact.kind, found, row.scaled(table.scale).target or row.target)
-    return Measured(table, runs, values)
+    return MeasuredArtefact(table, runs, values)
 
 
 def _value(kind: str, runs: Sequence[Run], target: float | None) -> Value:

@@ -7,7 +7,7 @@ from statistics import fmean
 from cabafl.paper.artefact import Claim
 from cabafl.paper.definitions import method_label
 from cabafl.reporting.measures import INFINITE, cost_to
-from cabafl.reproduction.values import Measured, Place, better
+from cabafl.reproduction.values import MeasuredArtefact, Place, better
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class Verdict:
 Judged = tuple[bool | None, str]
 
 
-def judge(claim: Claim, measured: Measured) -> Verdict:
+def judge(claim: Claim, measured: MeasuredArtefact) -> Verdict:
     """Applies the claim's test."""
     holds, ours = TESTS[claim.test](claim, measured)
     return Verdict(claim.text, claim.paper, ours, holds)
 
 
-def _numbers(measured: Measured) -> dict[Place, float]:
+def _numbers(measured: MeasuredArtefact) -> dict[Place, float]:
     """Values of finished runs; a target that is not reached counts as infinite."""
     missing = INFINITE if measured.table.artefact.kind == "transfers" else None
     found = {place: missing if value.mean is None else value.mean for place, value in measured.values.items()}
     return {place: number for place, number in found.items() if number is not None}
 
 
-def _groups(claim: Claim, measured: Measured) -> Iterable[tuple[str, Mapping[str, float]]]:
+def _groups(claim: Claim, measured: MeasuredArtefact) -> Iterable[tuple[str, Mapping[str, float]]]:
     """The values among which ``claim.of`` must be the best: one group per row, or per column if it is a row."""
     table, numbers = measured.table, _numbers(measured)
     if claim.of in {column.id for column in table.columns}:
@@ -53,7 +53,7 @@ def _groups(claim: Claim, measured: Measured) -> Iterable[tuple[str, Mapping[str
             yield column.id, {r.id: numbers[r.id, column.id] for r in table.rows if (r.id, column.id) in numbers}
 
 
-def _extreme(claim: Claim, measured: Measured) -> Judged:
+def _extreme(claim: Claim, measured: MeasuredArtefact) -> Judged:
     """``of`` is the best of each group."""
     wins = judged = partial = 0
     groups = list(_groups(claim, measured))
@@ -72,11 +72,11 @@ def _extreme(claim: Claim, measured: Measured) -> Judged:
     return wins >= claim.share * judged, f"in {wins} of {judged}{notes}{unseen}"
 
 
-def _rows(measured: Measured) -> set[str]:
+def _rows(measured: MeasuredArtefact) -> set[str]:
     return {row.id for row in measured.table.rows}
 
 
-def _best_is(claim: Claim, measured: Measured) -> Judged:
+def _best_is(claim: Claim, measured: MeasuredArtefact) -> Judged:
     """``of`` is the best column of one row."""
     for _, group in _groups(claim, measured):
         if len(group) > 1 and claim.of in group:
@@ -85,7 +85,7 @@ def _best_is(claim: Claim, measured: Measured) -> Judged:
     return None, "no runs to compare yet"
 
 
-def _interior(_: Claim, measured: Measured) -> Judged:
+def _interior(_: Claim, measured: MeasuredArtefact) -> Judged:
     """In every row the best column is neither the first nor the last."""
     columns, numbers = [column.id for column in measured.table.columns], _numbers(measured)
     best = []
@@ -98,7 +98,7 @@ def _interior(_: Claim, measured: Measured) -> Judged:
     return all(name not in (columns[0], columns[-1]) for name in best), f"best: {', '.join(best)}"
 
 
-def _margin(claim: Claim, measured: Measured) -> Judged:
+def _margin(claim: Claim, measured: MeasuredArtefact) -> Judged:
     """How many points ``of`` is ahead of ``over``, in the claim's row and at most."""
     numbers = _numbers(measured)
     margins = {
@@ -115,7 +115,7 @@ def _margin(claim: Claim, measured: Measured) -> Judged:
     return margins[claim.row] > 0, f"{margins[claim.row]:.2f} points; {most}"
 
 
-def _speedup(claim: Claim, measured: Measured) -> Judged:
+def _speedup(claim: Claim, measured: MeasuredArtefact) -> Judged:
     """Time of ``over`` to the target divided by that of ``of``; the target is lowered to what both reach."""
     own, other = (measured.runs.get((claim.row, name)) for name in (claim.of, claim.over))
     if not own or not other:
@@ -131,7 +131,7 @@ def _speedup(claim: Claim, measured: Measured) -> Judged:
     return None, "no target that both reach"
 
 
-def _stabler(claim: Claim, measured: Measured) -> Judged:
+def _stabler(claim: Claim, measured: MeasuredArtefact) -> Judged:
     """The stability of ``of`` in ``row`` is lower than in the row ``over``, or than that of the column ``over``."""
     other = (claim.over, claim.of) if claim.over in _rows(measured) else (claim.row, claim.over)
     found = []
@@ -143,7 +143,7 @@ def _stabler(claim: Claim, measured: Measured) -> Judged:
     return found[0] < found[1], f"standard deviation of the moving mean {found[0]:.2f} against {found[1]:.2f} points"
 
 
-def _fair(claim: Claim, measured: Measured) -> Judged:
+def _fair(claim: Claim, measured: MeasuredArtefact) -> Judged:
     row = measured.table.rows[0].id
     values = [measured.values.get((row, name)) for name in (claim.of, claim.over)]
     known = [value.mean for value in values if value is not None and value.mean is not None]
@@ -152,7 +152,7 @@ def _fair(claim: Claim, measured: Measured) -> Judged:
     return known[0] <= known[1], f"{known[0]:.1e} against {known[1]:.1e} ({method_label(claim.over)})"
 
 
-TESTS: dict[str, Callable[[Claim, Measured], Judged]] = {
+TESTS: dict[str, Callable[[Claim, MeasuredArtefact], Judged]] = {
     "highest": _extreme,
     "lowest": _extreme,
     "best": _best_is,

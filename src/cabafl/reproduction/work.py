@@ -51,15 +51,17 @@ class Reproduction:
         """Data sets that are not there -> artefacts that need them. Their runs are left out."""
         return missing_data(self.request, self.tables)
 
-    def settings_without_data(self) -> set[str]:
-        """The paper's names of the settings whose data set is not there."""
+    def data_that_are_there(self) -> list[str]:
+        """The data sets of the cells that can be run."""
         cells = [cell for table in self.tables for cell in table.cells]
-        return {cell.setting for cell in cells if not is_there(cell.experiment)}
+        return sorted({cell.setting.split("-")[0] for cell in cells if is_there(cell.experiment)})
 
     def observe(self, tell: Callable[[str], None]) -> None:
         """Measures the similarities that are still missing; they belong to the first part."""
         scale, roots = self.request.scale, self.request.roots
-        for artefact in (table.artefact for table in self.tables if table.artefact.observe and self.request.part[0] == 1):
+        for artefact in (
+            table.artefact for table in self.tables if table.artefact.observe and self.request.part[0] == 1
+        ):
             path = observation_path(artefact, scale, self.request.out / RUNS, roots)
             if path.exists():
                 continue
