@@ -81,7 +81,7 @@ def test_figures_without_runs(tmp_path: Path) -> None:
     [
         (["tabel1"], "NAME = 'tabel1': unknown, did you mean 'table1'?"),
         (["fig4"], "NAME = 'fig4': unknown"),
-        (["list", "table1"], "NAME = 'list': unknown"),
+        (["list", "table1"], "NAME = 'list table1': accepted: list alone"),
         (["table3", "--scale", "desc"], "--scale = 'desc': unknown, did you mean 'desk'?"),
         (["table3", "--part", "3/2"], "--part = '3/2': accepted"),
         (["table3", "--part", "0/2"], "--part = '0/2': accepted"),

@@ -21,7 +21,7 @@ from cabafl.reproduction.similarities import judge_similarities, observation_pat
 from tests.reproduction.made_up import Final, write_artefact
 
 
-def made(out: Path, name: str, final: Final, scale: str = "smoke", seeds: int = 1) -> ArtefactResult:
+def made(out: Path, name: str, final: Final, scale: str = "desk", seeds: int = 1) -> ArtefactResult:
     table = write_artefact(out, name, final, scale, seeds)
     return build(table, RunPool([out / RUNS]), out, {})
 
@@ -75,11 +75,11 @@ def test_the_spread_over_seeds_has_its_own_row(tmp_path: Path) -> None:
 
 
 def test_transfers_to_a_target(tmp_path: Path) -> None:
-    result = made(tmp_path, "table2", lambda row, column: 0.18 if column == "safa" else favourite(row, column))
-    ours = texts(result, "ours")[0]  # 20 %: evaluations add 19 transfers each
+    result = made(tmp_path, "table2", lambda row, column: 0.3 if column == "safa" else favourite(row, column))
+    ours = texts(result, "ours")[0]  # 35 %: evaluations add 19 transfers each
     assert ours[4] == "NA"
     assert int(ours[6]) < int(ours[0])
-    assert [row[1].text for row in result.table.rows[:2]] == ["ours, to 20 %", "paper, to 40 %"]
+    assert [row[1].text for row in result.table.rows[:2]] == ["ours, to 35 %", "paper, to 40 %"]
     assert texts(result, "paper")[3] == ["7,860", "NA", "11,060", "11,040", "NA", "3,380", "2,259"]
     assert result.verdicts[0].holds is True
 
@@ -91,6 +91,11 @@ def test_claims_that_do_not_hold(tmp_path: Path) -> None:
     highest = made(tmp_path / "a", "table8", worst).verdicts[0]
     assert (highest.holds, highest.ours) == (False, "in 0 of 4")
     assert "does not hold" in highest.line()
+
+
+def test_nothing_is_judged_at_smoke_scale(tmp_path: Path) -> None:
+    verdict = made(tmp_path, "table8", favourite, "smoke").verdicts[0]
+    assert (verdict.holds, verdict.ours) == (None, "in 4 of 4")
 
 
 def test_the_best_value_of_a_study(tmp_path: Path) -> None:
@@ -114,7 +119,7 @@ def test_speedup_lowers_the_target_to_what_both_reach(tmp_path: Path) -> None:
 
 
 def test_margin_needs_the_papers_row(tmp_path: Path) -> None:
-    table = write_artefact(tmp_path, "table1", favourite)
+    table = write_artefact(tmp_path, "table1", favourite, "desk")
     result = build(table, RunPool([tmp_path / RUNS]), tmp_path, {})
     assert result.verdicts[1].ours.startswith("40.00 points")
 
@@ -164,21 +169,21 @@ def test_similarities(tmp_path: Path) -> None:
     artefact = artefacts()["fig2"]
     splits = [split(f"beta = {b}", [1.0, *[b] * 5], [b, 0.9, 0.9, 0.9, 1.0]) for b in (0.1, 0.5, 0.8)]
     content = [{"name": s.name, "parts": s.parts.tolist(), "unions": s.unions.tolist()} for s in splits]
-    path = observation_path(artefact, "smoke", tmp_path / RUNS, {})
+    path = observation_path(artefact, "desk", tmp_path / RUNS, {})
     path.parent.mkdir()
-    assert build(layout(artefact, "smoke"), RunPool([]), tmp_path, {}).gaps == 1
+    assert build(layout(artefact, "desk"), RunPool([]), tmp_path, {}).gaps == 1
     write_atomic(path, as_json({"splits": content}))
-    result = build(layout(artefact, "smoke"), RunPool([]), tmp_path, {})
+    result = build(layout(artefact, "desk"), RunPool([]), tmp_path, {})
     assert [verdict.holds for verdict in result.verdicts] == [True, True, True]
     assert result.figure is not None
     assert len(result.table.rows) == 3
-    reversed_order = [judge_similarities(claim, splits[::-1]).holds for claim in artefact.claims]
+    reversed_order = [judge_similarities(claim, splits[::-1], "desk").holds for claim in artefact.claims]
     assert reversed_order == [True, False, True]
 
 
 def test_files_and_page(tmp_path: Path) -> None:
     for name in ("fig8", "table9"):
-        result = made(tmp_path, name, favourite)
+        result = made(tmp_path, name, favourite, "smoke")
         write_result(result, tmp_path / name)
     assert sorted(path.name for path in (tmp_path / "fig8").iterdir()) == [
         "figure.png",
@@ -190,7 +195,7 @@ def test_files_and_page(tmp_path: Path) -> None:
     ]
     rows = list(csv.reader(io.StringIO((tmp_path / "table9" / "table.csv").read_text())))
     assert rows[0] == ["setting", "", "α = 0.5", "α = 0.7", "α = 0.9", "α = 1"]
-    assert "At smoke scale this says nothing about the paper" in (tmp_path / "table9" / "table.md").read_text()
+    assert "At smoke scale the numbers say nothing about the paper" in (tmp_path / "table9" / "table.md").read_text()
     page = index_page(read_results(tmp_path, list(artefacts())))
     assert 'href="#table9"' in page
     assert page.count("<figure>") == 1
@@ -212,7 +217,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 def test_claims_are_collected(tmp_path: Path) -> None:
     results = [made(tmp_path, name, favourite) for name in ("table8", "fig15")]
-    found = claims_result(results, "smoke")
+    found = claims_result(results, "desk")
     assert [row[0].text for row in found.table.rows] == ["Section VI-B", "Table VIII", "Figure 15"]
     assert found.table.rows[1][-1].text == "holds"
     assert 0 < cache_update_seconds(3) < 1

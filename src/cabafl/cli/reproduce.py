@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -15,7 +16,9 @@ from cabafl.cli.console import console, print_notice
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
+    from cabafl.comparison.grid import GridRun
     from cabafl.paper.artefact import Artefact
+    from cabafl.reporting.table import Table
     from cabafl.reproduction.result import ArtefactResult
     from cabafl.reproduction.work import Reproduction
 
@@ -82,7 +85,10 @@ def reproduce(
 def _artefacts(names: Sequence[str]) -> "list[Artefact]":
     from cabafl.paper.definitions import artefacts, find_artefact
 
-    if ALL in names or names == [CLAIMS]:
+    alone = [name for name in names if name in (LIST, ALL, CLAIMS)]
+    if alone and len(names) > 1:
+        raise UserError(f"NAME = {' '.join(names)!r}: accepted: {alone[0]} alone, or tables and figures")
+    if alone:
         return list(artefacts().values())
     return list({found.name: found for found in map(find_artefact, names)}.values())
 
@@ -143,7 +149,7 @@ def _carry_out(work: "Reproduction", names: Sequence[str], make_runs: bool, core
         if make_runs:
             missing, planned = work.runs(work.pool())
             if not quiet:
-                console.print(f"{planned} runs, {planned - len(missing)} of them finished or left out.")
+                _announce(missing, planned, work.request.scale)
             for folder in work.outdated:
                 print_notice("not used", f"{folder}: made by a version that counts other costs")
             with _GridProgress(missing, enabled=not quiet) as progress:
@@ -170,25 +176,48 @@ def _carry_out(work: "Reproduction", names: Sequence[str], make_runs: bool, core
         raise typer.Exit(1)
 
 
+def _announce(missing: "Sequence[GridRun]", planned: int, scale: str) -> None:
+    from cabafl.reproduction.estimate import Stopwatch, facts_of, in_words
+
+    text = f"{planned} runs, {planned - len(missing)} of them finished or left out."
+    if missing and scale != "smoke":
+        experiments = [run.experiment for run in missing]
+        facts = [facts_of(run.experiment, run.label) for run in missing]
+        text += f" The rest takes about {in_words(Stopwatch().seconds(experiments, facts))} of processor time."
+    console.print(text, soft_wrap=True)
+
+
 def _show(result: "ArtefactResult") -> None:
-    console.print(_terminal(result))
+    if result.name == CLAIMS:
+        for row in result.table.rows:
+            where, claim, paper, ours, word = (cell.text for cell in row)
+            text = Text.assemble(f"{where}: {claim}: ", (word, "bold"), f". Ours: {ours}. The paper: {paper}.")
+            console.print(text, soft_wrap=True)
+    else:
+        console.print(_terminal(result.table))
     for line in result.notes:
         console.print(f"* {line}", soft_wrap=True)
     console.print()
 
 
-def _terminal(result: "ArtefactResult") -> RichTable:
-    """On a narrow terminal the deviations are left out; the files have them."""
-    table = result.table
-    widths = [max(len(row[i].text) for row in [*table.rows]) if table.rows else 1 for i in range(len(table.headings))]
-    narrow = sum(width + 2 for width in widths) > console.width
-    shown = RichTable(title=table.title, title_justify="left", title_style="bold")
-    for place, heading in enumerate(table.headings):
-        shown.add_column(Text(heading), justify="left" if place == 0 else "right", overflow="fold")
+def _terminal(table: "Table") -> RichTable:
+    """On a narrow terminal the deviations are left out, which the files have, and the first columns are one."""
+    lines = [table.headings, *([cell.text for cell in row] for row in table.rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(table.headings))]
+    narrow = sum(width + 3 for width in widths) > console.width
+    stubs = table.headings.index("") + 1 if narrow and "" in table.headings[1:] else 0
+    shown = RichTable(title=table.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    shown.collapse_padding = True
+    if stubs:
+        shown.add_column("")
+    for place, heading in list(enumerate(table.headings))[stubs:]:
+        number = any(line[place][:1].isdigit() for line in lines[1:])
+        shown.add_column(Text(heading), justify="right" if number else "left", no_wrap=number)
     for row in table.rows:
+        first = [Text(", ".join(cell.text for cell in row[:stubs] if cell.text))] if stubs else []
         texts = [cell.text.partition(" ± ")[0] if narrow else cell.text for cell in row]
         cells = [Text(f"{text} *", "bold green") if c.best else Text(text) for text, c in zip(texts, row, strict=True)]
-        shown.add_row(*cells)
+        shown.add_row(*first, *cells[stubs:])
     return shown
 
 

@@ -83,14 +83,14 @@ def caption(measured: MeasuredArtefact) -> list[str]:
         lines.append(f"Scale {table.scale}.")
     lines += artefact.at(table.scale).notes
     if seeds:
-        lines.append(_seeds(sorted(seeds)))
+        lines.append(_seeds(sorted(seeds), artefact.kind))
     if measured.gaps:
         lines.append(f"{measured.gaps} of {len(table.cells)} cells have no finished run (…).")
     return lines
 
 
-def _seeds(counts: Sequence[int]) -> str:
-    if list(counts) == [1]:
-        return "One seed; ± is the deviation inside the best window of 10 evaluations."
+def _seeds(counts: Sequence[int], kind: str) -> str:
     number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"Means over {number} seeds; ± is the deviation inside the best window of 10 evaluations."
+    over = "One seed" if list(counts) == [1] else f"{'Medians' if kind == 'transfers' else 'Means'} over {number} seeds"
+    window = "; ± is the deviation inside the best window of 10 evaluations" if kind in ("accuracy", "curves") else ""
+    return f"{over}{window}."

@@ -12,12 +12,11 @@ from cabafl.methods.cabafl.features import FeatureTable
 from cabafl.paper.definitions import artefacts
 from cabafl.reporting.table import Cell, Table
 from cabafl.reproduction.result import ArtefactResult
-from cabafl.reproduction.verdicts import Verdict
+from cabafl.reproduction.verdicts import WORDS, Verdict
 from cabafl.rng import rng
 
 DEVICES, WIDTH, SLOTS, TRAININGS, HISTORY = 1000, 512, 10, 10, 10_000
 CLAIMS = "claims"
-WORDS = {True: "holds", False: "does not hold", None: "not judged"}
 
 
 def selection_verdict(repetitions: int = 50) -> Verdict:

@@ -113,7 +113,9 @@ def similarities(title: str, splits: Sequence[SplitSimilarities], with_unions: b
             unions = ["D1", *(f"D1–{i}" for i in range(2, split.unions.shape[1] + 1))]
             letters = f"({LETTERS[len(splits) + place]}) combinations for ({LETTERS[place]})"
             _bars(grid[1][place], unions, split.unions, letters)
-    for row in grid:
+    for row, values in zip(grid, ([s.parts for s in splits], [s.unions for s in splits]), strict=False):
+        lowest = min(float((each.mean(axis=0) - each.std(axis=0)).min()) for each in values)
+        row[0].set_ylim(max(0.0, lowest - 0.3 * (1 - lowest)), 1.0 + 0.1 * (1 - lowest))
         row[0].set_ylabel("cosine to all data")
     return render("figure", title, "", figure)
 
@@ -121,7 +123,5 @@ def similarities(title: str, splits: Sequence[SplitSimilarities], with_unions: b
 def _bars(axes: Any, labels: Sequence[str], values: Any, title: str) -> None:
     means, errors = values.mean(axis=0), values.std(axis=0)
     axes.bar(labels, means, yerr=errors, color=GREYS[: len(labels)], edgecolor="0.2", capsize=3)
-    lowest = float((means - errors).min())
-    axes.set_ylim(max(0.0, lowest - 0.3 * (1 - lowest)), 1.002)
     axes.set_title(title, fontsize=10)
     axes.grid(axis="y", alpha=0.3)

@@ -5,9 +5,9 @@ from html import escape
 
 from cabafl.paper.definitions import artefacts, settings
 from cabafl.reporting.html import asset, document, figure_element, table_section
+from cabafl.reproduction.claims import CLAIMS
 from cabafl.reproduction.result import SMOKE, ArtefactResult
-
-WORDS = {True: "holds", False: "does not hold", None: "not judged"}
+from cabafl.reproduction.verdicts import WORDS
 
 
 def index_page(results: Sequence[ArtefactResult]) -> str:
@@ -49,5 +49,15 @@ def _section(result: ArtefactResult) -> str:
     if result.figure is not None:
         parts.append(figure_element(result.figure))
     notes = "".join(f"<li>{escape(line)}</li>" for line in result.notes)
-    parts += [table_section(result.table), f"<ul>{notes}</ul>"]
+    table = _claims(result) if result.name == CLAIMS else table_section(result.table)
+    parts += [table, f"<ul>{notes}</ul>"]
     return "".join(parts)
+
+
+def _claims(result: ArtefactResult) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in result.table.headings)
+    rows = ["".join(f"<td>{escape(cell.text)}</td>" for cell in row) for row in result.table.rows]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return (
+        f'<div class="scroll"><table class="settings"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )

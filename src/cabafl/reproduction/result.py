@@ -27,7 +27,7 @@ from cabafl.reproduction.values import MeasuredArtefact, measure_cells
 from cabafl.reproduction.verdicts import Verdict, judge
 
 RESULT = "result.json"
-SMOKE = "At smoke scale this says nothing about the paper: it shows that the command works."
+SMOKE = "At smoke scale the numbers say nothing about the paper: they show that the command works."
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _facts(artefact: Artefact, scale: str) -> ArtefactResult:
 def _similarities(measured: MeasuredArtefact, out: Path, roots: Mapping[str, str]) -> ArtefactResult:
     artefact, scale = measured.table.artefact, measured.table.scale
     splits = load_similarities(observation_path(artefact, scale, out / RUNS, roots))
-    verdicts = [judge_similarities(claim, splits) for claim in artefact.claims]
+    verdicts = [judge_similarities(claim, splits, scale) for claim in artefact.claims]
     drawn = None
     if splits and artefact.observe is not None:
         title = f"{artefact.number}: {artefact.title}"

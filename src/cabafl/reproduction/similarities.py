@@ -72,10 +72,10 @@ def similarity_table(artefact: Artefact, splits: Sequence[SplitSimilarities]) ->
     return Table(f"{artefact.number}: {artefact.title}", headings, rows)
 
 
-def judge_similarities(claim: Claim, splits: Sequence[SplitSimilarities]) -> Verdict:
-    """Applies the claim's test."""
+def judge_similarities(claim: Claim, splits: Sequence[SplitSimilarities], scale: str) -> Verdict:
+    """Applies the claim's test; like `verdicts.judge`, it does not judge at smoke scale."""
     holds, ours = (None, "not measured yet") if not splits else TESTS[claim.test](splits)
-    return Verdict(claim.text, claim.paper, ours, holds)
+    return Verdict(claim.text, claim.paper, ours, None if scale == "smoke" else holds)
 
 
 def _balanced_closest(splits: Sequence[SplitSimilarities]) -> Judged:

@@ -87,7 +87,7 @@ def _formatted(kind: str) -> Format:
     if kind == "transfers":
         return lambda mean, _: f"{mean:,.0f}"
     if kind == "selections":
-        return lambda mean, _: f"{mean:.1e}"
+        return lambda mean, _: f"{mean:.1e}" if mean else "0"
     return lambda mean, deviation: f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 

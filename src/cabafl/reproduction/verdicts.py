@@ -9,6 +9,8 @@ from cabafl.paper.definitions import method_label
 from cabafl.reporting.measures import INFINITE, cost_to
 from cabafl.reproduction.values import MeasuredArtefact, Place, better
 
+WORDS = {True: "holds", False: "does not hold", None: "not judged"}
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -21,17 +23,16 @@ class Verdict:
 
     def line(self) -> str:
         """The claim, the judgement and the numbers behind it."""
-        word = {True: "holds", False: "does not hold", None: "not judged"}[self.holds]
-        return f"{self.text}: {word}. Ours: {self.ours}. The paper: {self.paper}."
+        return f"{self.text}: {WORDS[self.holds]}. Ours: {self.ours}. The paper: {self.paper}."
 
 
 Judged = tuple[bool | None, str]
 
 
 def judge(claim: Claim, measured: MeasuredArtefact) -> Verdict:
-    """Applies the claim's test."""
+    """Applies the claim's test. Runs at smoke scale are no evidence: their numbers are shown, but not judged."""
     holds, ours = TESTS[claim.test](claim, measured)
-    return Verdict(claim.text, claim.paper, ours, holds)
+    return Verdict(claim.text, claim.paper, ours, None if measured.table.scale == "smoke" else holds)
 
 
 def _numbers(measured: MeasuredArtefact) -> dict[Place, float]:
@@ -81,7 +82,8 @@ def _best_is(claim: Claim, measured: MeasuredArtefact) -> Judged:
     for _, group in _groups(claim, measured):
         if len(group) > 1 and claim.of in group:
             best = max(group, key=lambda name: group[name])
-            return best == claim.of, f"best: {best}, by {group[best] - group[claim.of]:.2f} points over {claim.of}"
+            ahead = f", by {group[best] - group[claim.of]:.2f} points over {claim.of}" if best != claim.of else ""
+            return best == claim.of, f"best: {best}{ahead}"
     return None, "no runs to compare yet"
 
 
