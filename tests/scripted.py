@@ -30,7 +30,7 @@ def fleet(seconds: Sequence[float], sizes: Sequence[int] | None = None) -> Fleet
     n = len(seconds)
     zeros = np.zeros(n)
     samples = np.ones(n, dtype=np.int64) if sizes is None else np.array(sizes, dtype=np.int64)
-    return Fleet(samples, np.array(seconds, dtype=np.float64), zeros, 0.0, zeros, zeros, zeros)
+    return Fleet(samples, np.array(seconds, dtype=np.float64), zeros, 0.0, zeros, zeros, zeros, zeros)
 
 
 class _Timetable(Fleet):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cabafl import simulate
 from cabafl.assembly import announce, assemble, assemble_server, make_data, make_method
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
@@ -82,3 +83,35 @@ def test_what_devices_reveal_is_announced() -> None:
     announce(make_method(load_experiment(None, [])), said.append)
     assert len(said) == 1
     assert "number of samples per class" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "simulated", "real"),
+    [
+        (["data.devices=100"], ("absolute", 1e-6), ("relative", 1.0)),
+        (["data.devices=20", "method.sigma=3e-6"], ("relative", 3.0), ("relative", 3.0)),
+        (["data.devices=20", "method.sigma_scale=absolute"], ("absolute", 1e-6), ("absolute", 1e-6)),
+    ],
+)
+def test_the_scale_of_sigma_is_decided_for_the_fleet(
+    settings: list[str], simulated: tuple[str, float], real: tuple[str, float]
+) -> None:
+    experiment = load_experiment(None, [*QUICK, *settings])
+    devices = experiment.data.devices
+    assert isinstance(devices, int)
+    for parts, expected in ((assemble(experiment), simulated), (assemble_server(experiment, devices), real)):
+        parameters = parts.method.parameters
+        assert (parameters.sigma_scale, parameters.sigma) == (expected[0], pytest.approx(expected[1]))
+
+
+def test_a_sigma_of_the_paper_on_the_relative_scale_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^method\.sigma = 3e-06: with .* accepted: 0, or from 0\.001; 3e-06 .* is 3$"):
+        make_method(load_experiment(None, ["method.sigma=3e-6", "method.sigma_scale=relative"]))
+    with pytest.raises(UserError, match="did you mean 'relative'"):
+        make_method(load_experiment(None, ["method.sigma_scale=relativ"]))
+
+
+def test_the_run_folder_keeps_the_setting_that_was_given(tmp_path: Path) -> None:
+    """A comparison recognises its runs by it."""
+    simulate(load_experiment(None, [*QUICK, "run.virtual_time=5", "run.workers=0"]), tmp_path / "run")
+    assert 'sigma_scale = "auto"\n' in (tmp_path / "run" / "experiment.toml").read_text()

@@ -17,6 +17,7 @@ def given(out: Path, **changes: object) -> argparse.Namespace:
         "out": out,
         "seconds": 30.0,
         "seeds": 1,
+        "defended_seeds": None,
         "jobs": 2,
         "methods": "fedavg",
         "attacks": "scale",
@@ -36,6 +37,17 @@ def test_the_whole_table_has_every_cell(tmp_path: Path) -> None:
     assert [*table.lines()][2] == "| none | 0 % | – | – | – | – | – | – |"
     with pytest.raises(UserError, match=r"run.defence.clip = 2: unknown key"):
         make_table(given(tmp_path, defence="clip=2"))
+
+
+def test_the_defended_columns_can_have_more_seeds(tmp_path: Path) -> None:
+    table = make_table(given(tmp_path, shares="0.3", defended_seeds=3))
+    assert [run.seed for run in table.runs[table.rows[0], "fedavg", False]] == [1]
+    defended = table.runs[table.rows[0], "fedavg", True]
+    assert [run.seed for run in defended] == [1, 2, 3]
+    for run, mean in zip(defended, (0.5, 0.6, 0.7), strict=True):
+        run.folder.mkdir(parents=True)
+        (run.folder / "summary.json").write_text(f'{{"best_window_mean": {mean}}}')
+    assert [*table.lines()][2] == "| scale | 30 % | – | 60.0 ± 10.0 |"
 
 
 def test_a_table_is_carried_out_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

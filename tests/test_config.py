@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from cabafl.assembly import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, RunSection, apply_override, load_experiment
 from cabafl.errors import UserError
 
@@ -61,6 +62,20 @@ def test_a_number_of_jobs_replaces_the_default_length() -> None:
         (["privacy.dp_noise=1.0"], "privacy.dp_noise = 1.0: needs privacy.dp_clip"),
         (["privacy.feature_noise=1.0"], "privacy.feature_noise = 1.0: needs privacy.feature_clip"),
         (["fleet.faults.present_seconds=5"], "fleet.faults: set both"),
+        (["fleet.forward_share=0"], "fleet.forward_share = 0: input should be greater than 0"),
+        (["fleet.forward_share=1.5"], "fleet.forward_share = 1.5: input should be less than or equal to 1"),
+        (["fleet.forward_share=nan"], "fleet.forward_share = nan: input should be"),
+        (["fleet.idle_watts=-1"], "fleet.idle_watts = -1: input should be greater than or equal to 0"),
+        (["fleet.idle_watts=inf"], "fleet.idle_watts = inf: input should be a finite number"),
+        (["fleet.power=raspberry-pi"], "fleet.power = 'raspberry-pi': unknown, did you mean 'raspberry-pi-"),
+        (
+            ['fleet.tier_power={ low = "jetson" }'],
+            "fleet.tier_power.low = 'jetson': unknown, did you mean 'jetson-nano'?",
+        ),
+        (['fleet.tier_power={ lo = "jetson-nano" }'], "fleet.tier_power = {'lo': 'jetson-nano'}: accepted: a table of"),
+        (["fleet.tier_idle_watts={ low = inf }"], "fleet.tier_idle_watts = {'low': inf}: accepted: a table of watts"),
+        (["model.width=0"], "model.width = 0: input should be greater than 0"),
+        (["model.width=9"], "model.width = 9: input should be less than or equal to 8"),
         (["data.devices=0"], "data.devices = 0: accepted: 'auto' or a whole number from 1"),
         (
             ["fleet.tier_compute_watts={ low = -1 }"],
@@ -72,6 +87,16 @@ def test_a_rule_is_one_line_that_names_its_keys_once(settings: list[str], says: 
     with pytest.raises(UserError) as refused:
         load_experiment(None, settings)
     assert str(refused.value).startswith(says)
+
+
+def test_default_watts_are_as_good_as_unset_without_a_board() -> None:
+    """Files of earlier versions name them."""
+    named = ["fleet.compute_watts=15.0", "fleet.radio_watts=2", "fleet.idle_watts=0.0"]
+    assert load_experiment(None, named) == Experiment()
+    assert load_experiment(None, ["fleet.compute_watts=14"]).fleet.compute_watts == 14
+    assert load_experiment(None, [*named, "fleet.power=jetson-nano"]).fleet.compute_watts == 15
+    with pytest.raises(UserError, match="idle_watts = False: input should be a valid number"):
+        load_experiment(None, ["fleet.idle_watts=false"])
 
 
 def test_slots_are_a_share_of_the_devices_or_a_number() -> None:
@@ -92,3 +117,46 @@ def test_sections_are_frozen_and_take_dictionaries() -> None:
 
 def test_execution_keys_are_keys_of_the_run_section() -> None:
     assert set(EXECUTION_KEYS) < set(RunSection.model_fields)
+
+
+METHOD_FILE = "[data]\nbeta = 0.1\n[method]\nk = 7\nalpha = 0.5\n"  # CaBaFL's, which is the default method
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "keys"),
+    [
+        ([], "cabafl", {"k": 7, "alpha": 0.5}),
+        (["method.name=cabafl", "method.k=9"], "cabafl", {"k": 9, "alpha": 0.5}),
+        (["method.name=fedavg"], "fedavg", {}),
+        (["method.weighting=uniform", "method.name=fedavg"], "fedavg", {"weighting": "uniform"}),
+        (["method.name=fedasync", "method.alpha=0.3"], "fedasync", {"alpha": 0.3}),  # not the file's alpha
+        (["method.name=my_module:MyMethod"], "my_module:MyMethod", {}),
+        (["method.name=fedavg", "method.name=cabafl"], "cabafl", {"k": 7, "alpha": 0.5}),  # the last one counts
+        (['method={ name = "fedavg" }'], "fedavg", {}),
+    ],
+)
+def test_keys_of_the_files_method_do_not_apply_to_another(
+    settings: list[str], name: str, keys: dict[str, object], tmp_path: Path
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(METHOD_FILE)
+    experiment = load_experiment(file, settings)
+    assert (experiment.method.name, experiment.method.parameters) == (name, keys)
+    assert experiment.data.beta == 0.1
+
+
+def test_a_key_of_the_command_line_has_to_fit_the_method(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(METHOD_FILE)
+    with pytest.raises(UserError, match=r"^method.k = 9: unknown key"):
+        make_method(load_experiment(file, ["method.name=fedavg", "method.k=9"]))
+    make_method(load_experiment(file, ["method.name=fedavg"]))
+
+
+def test_a_wrong_method_section_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("method = 3\n")
+    with pytest.raises(UserError, match=r"^method = 3: "):
+        load_experiment(file)
+    with pytest.raises(UserError, match="method is a value, not a section"):
+        load_experiment(file, ["method.name=fedavg"])

@@ -33,6 +33,7 @@ STUDIES = {
     "cifar100-resnet18-coarse-balanced-labels",
     *(f"cifar10-{model}-beta0.1-authors" for model in NETWORKS),
 }
+TESTBED = {"testbed-beta1.0", "testbed-iid"}
 
 
 def read(stem: str) -> tuple[Experiment, CaBaFLParameters]:
@@ -43,10 +44,10 @@ def read(stem: str) -> tuple[Experiment, CaBaFLParameters]:
 
 
 def test_every_setting_has_its_file_and_there_is_no_other() -> None:
-    assert {path.name for path in FILES} == {f"{stem}.toml" for stem in MAIN | NATURAL | STUDIES}
+    assert {path.name for path in FILES} == {f"{stem}.toml" for stem in MAIN | NATURAL | STUDIES | TESTBED}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem not in TESTBED], ids=lambda path: path.stem)
 def test_file_is_valid_and_says_what_it_is(path: Path) -> None:
     experiment, parameters = read(path.stem)
     head = [line for line in path.read_text().split("\n\n")[0].splitlines() if line.startswith("# ")]
@@ -59,6 +60,7 @@ def test_file_is_valid_and_says_what_it_is(path: Path) -> None:
     assert 500 <= experiment.run.virtual_time / experiment.run.evaluate_every <= 1100
     setting = next((name for name in SETTINGS if f"-{name}" in path.stem), "beta0.1")  # natural partitions: as beta 0.1
     assert (parameters.alpha, parameters.sigma, parameters.gamma) == PUBLISHED[setting]
+    assert parameters.sigma_scale == "absolute"  # on fleets of another size than 100 too
     assert experiment.data.labels == ("coarse" if dataset == "cifar100" else "fine")
 
 
@@ -85,6 +87,28 @@ def test_main_table_uses_the_common_length_and_fleet(stem: str) -> None:
     assert experiment.run.virtual_time == 19_000
     assert experiment.fleet == Experiment().fleet
     assert (parameters.k, parameters.m, parameters.features) == (10, 50, "activations")
+
+
+@pytest.mark.parametrize("stem", sorted(TESTBED))
+def test_the_test_bed_has_the_boards_of_the_paper(stem: str) -> None:
+    experiment, parameters = read(stem)
+    setting = stem.removeprefix("testbed-")
+    data, fleet, run = experiment.data, experiment.fleet, experiment.run
+    assert (data.dataset, data.devices, experiment.model.name) == ("cifar10", 10, "cnn")
+    assert data.partition == ("iid" if setting == "iid" else "dirichlet")
+    assert data.partition == "iid" or data.beta == 1.0
+    assert fleet.tiers == {"high": 4, "low": 6}
+    assert fleet.tier_compute_watts == {"high": 10.0, "low": 6.4}
+    assert run.wall_time is not None
+    assert run.virtual_time == 5 * run.wall_time
+    assert (parameters.alpha, parameters.gamma) == (PUBLISHED[setting][0], PUBLISHED[setting][2])
+    assert "published: " in (FOLDER / f"{stem}.toml").read_text().split("\n\n")[0]
+
+
+def test_the_test_bed_trains_longer_with_iid_data() -> None:
+    few, many = differences("testbed-beta1.0", "testbed-iid"), differences("testbed-iid", "testbed-beta1.0")
+    assert few["training.epochs"] < many["training.epochs"]
+    assert few.keys() == {"data.partition", "data.beta", "training.epochs", "method.alpha", "method.gamma"}
 
 
 def settings(stem: str) -> dict[str, Any]:

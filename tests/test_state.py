@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from cabafl.engine.median import VotedMedian
 from cabafl.methods.base import Floats
 from cabafl.state import Decoder, Encoder, State, frozen
 
@@ -77,7 +78,26 @@ def test_other_types_are_refused_with_their_name(value: Any) -> None:
         Encoder().encode([value])
 
 
-@pytest.mark.parametrize("name", ["os:system", "tests.test_state:Pair", "builtins:dict", "cabafl.errors:UserError"])
+def test_a_class_of_the_package_is_found_after_it_has_moved() -> None:
+    values = {"window": 3, "votes": ["dict"]}
+    found = Decoder({}).decode(["state", "cabafl.an_earlier_module:VotedMedian", values])
+    assert isinstance(found, VotedMedian)
+    with pytest.raises(KeyError):
+        Decoder({}).decode(["state", "another_package:VotedMedian", values])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:system",
+        "cabafl.state:Decoder",
+        "cabafl.",
+        7,
+        "tests.test_state:Pair",
+        "builtins:dict",
+        "cabafl.errors:UserError",
+    ],
+)
 def test_only_subclasses_of_state_are_created(name: str) -> None:
     with pytest.raises(KeyError):
         Decoder({}).decode(["state", name, {}])

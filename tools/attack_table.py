@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import get_args
 
 from cabafl.comparison.grid import GridRun, check_folder, locked, run_grid
@@ -53,7 +54,7 @@ class Table:
         return [run for cell in self.runs.values() for run in cell]
 
     def lines(self) -> Iterator[str]:
-        """Markdown: best-window accuracy in percent, the mean over the seeds."""
+        """Markdown: best-window accuracy in percent; of several seeds the mean ± the standard deviation over them."""
         heads = [f"{method}{', defended' if defended else ''}" for method in self.methods for defended in (False, True)]
         yield f"| attack | share | {' | '.join(heads)} |"
         yield "|---" * (2 + len(heads)) + "|"
@@ -69,7 +70,10 @@ class Table:
             return "–"
         summaries = [json.loads((run.folder / SUMMARY).read_text(encoding="utf-8")) for run in runs]
         means = [summary["best_window_mean"] for summary in summaries]
-        return "–" if None in means else f"{100 * sum(means) / len(means):.1f}"
+        if None in means:
+            return "–"
+        spread = f" ± {100 * stdev(means):.1f}" if len(means) > 1 else ""
+        return f"{100 * fmean(means):.1f}{spread}"
 
 
 def make_table(given: argparse.Namespace) -> Table:
@@ -81,7 +85,7 @@ def make_table(given: argparse.Namespace) -> Table:
     defence = [f"run.defence.{setting}" for setting in given.defence.split(",")]
     for row in rows:
         for method in table.methods:
-            for defended in (False, True):
+            for defended, seeds in ((False, given.seeds), (True, given.defended_seeds or given.seeds)):
                 words = [f"method.name={method}", f"run.virtual_time={given.seconds!r}", *row.words()]
                 words += [*(defence if defended else []), *given.settings]
                 label = f"{row.name}-{method}{'-defended' if defended else ''}"
@@ -92,7 +96,7 @@ def make_table(given: argparse.Namespace) -> Table:
                         load_experiment(None, [*words, f"seed={seed}"]),
                         given.out / "runs" / f"{label}-seed{seed}",
                     )
-                    for seed in range(1, given.seeds + 1)
+                    for seed in range(1, seeds + 1)
                 ]
     for run in table.all():
         check_folder(run)
@@ -135,6 +139,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("attacks"))
     parser.add_argument("--seconds", type=float, default=1200.0, help="virtual seconds of a run; 200 or more")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--defended-seeds", type=int, help="seeds of the defended columns; default: --seeds")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time")
     parser.add_argument("--methods", default="cabafl,fedbuff,fedavg")
     parser.add_argument("--attacks", default=",".join(KINDS))

@@ -8,20 +8,31 @@ import numpy as np
 import torch
 
 from cabafl import data, methods
-from cabafl.config import Experiment
-from cabafl.data.dataset import Dataset, Split
-from cabafl.data.partition import Partition, make_partition
+from cabafl.config import Experiment, FleetSection
+from cabafl.data.dataset import Dataset, Partition, Split
+from cabafl.data.partition import make_partition
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
-from cabafl.fleet import TIERS, Attack, Faults, Fleet, Speeds, config_counts, gaussian_fleet, read_trace, tiered_fleet
+from cabafl.fleet import (
+    TIERS,
+    Attack,
+    Faults,
+    Fleet,
+    Speeds,
+    config_counts,
+    gaussian_fleet,
+    read_trace,
+    tiered_fleet,
+)
 from cabafl.fleet.attacks import STRENGTHS
 from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.methods.base import Method
+from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
 from cabafl.rng import rng
 from cabafl.validation import unknown, validated
@@ -52,6 +63,7 @@ def assemble(experiment: Experiment) -> SimulationParts:
     task = make_task(experiment, dataset, partition)
     check_fit(method, task)
     slots = slots_for(experiment, len(partition), method)
+    method = settled(method, len(partition), simulated=True)
     try:
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
@@ -65,7 +77,7 @@ def assemble_server(experiment: Experiment, devices: int) -> Parts:
     slots = slots_for(experiment, devices, method)
     task = make_server_task(experiment)
     check_fit(method, task)
-    return Parts(experiment, method, task, slots)
+    return Parts(experiment, settled(method, devices, simulated=False), task, slots)
 
 
 def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None], seconds: float | None) -> EngineSetup:
@@ -133,6 +145,12 @@ def make_method(experiment: Experiment) -> Method:
     except (ImportError, AttributeError, TypeError) as error:
         raise UserError(f"method.name = {name!r}: cannot be used: {error}") from None
     return cls(validated(cls.Parameters, experiment.method.parameters, "method"))
+
+
+def settled(method: Method, devices: int, simulated: bool) -> Method:
+    """The method with parameters that suit its fleet; see `Parameters.settled`."""
+    parameters = method.parameters.settled(devices, simulated)
+    return method if parameters is method.parameters else type(method)(parameters)
 
 
 def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
@@ -220,6 +238,7 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
     link = section.link_seconds
     if section.bandwidth_mbps is not None:
         link = 2 * 8 * model_bytes / (section.bandwidth_mbps * 1e6)
+    answer_share = section.forward_share / experiment.training.epochs
     if section.tiers is None:
         return gaussian_fleet(
             sizes,
@@ -227,8 +246,8 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
             Speeds(section.seconds_per_sample, section.seconds_per_sample_deviation, section.seconds_per_sample_floor),
             link_seconds=link,
             latency=section.extra_latency,
-            compute_watts=section.compute_watts,
-            radio_watts=section.radio_watts,
+            answer_share=answer_share,
+            power=fleet_power(section),
         )
     counts = config_counts(section.tiers, len(sizes)) if isinstance(section.tiers, str) else section.tiers
     return tiered_fleet(
@@ -237,8 +256,25 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
         counts,
         link_seconds=link,
         latency=section.extra_latency,
-        compute_watts={tier: section.tier_compute_watts.get(tier, section.compute_watts) for tier in TIERS},
-        radio_watts={tier: section.tier_radio_watts.get(tier, section.radio_watts) for tier in TIERS},
+        answer_share=answer_share,
+        power={tier: tier_power(section, tier) for tier in TIERS},
+    )
+
+
+def fleet_power(section: FleetSection) -> Power:
+    """What a device draws: the keys in watts, then the board, then the defaults."""
+    board = DEFAULT_POWER if section.power is None else BOARDS[section.power]
+    keys = section.compute_watts, section.radio_watts, section.idle_watts
+    return Power(*(default if watts is None else watts for watts, default in zip(keys, board, strict=True)))
+
+
+def tier_power(section: FleetSection, tier: str) -> Power:
+    """What a device of a tier draws: the tier's watts, then the tier's board, then `fleet_power`."""
+    board = BOARDS[section.tier_power[tier]] if tier in section.tier_power else fleet_power(section)
+    return Power(
+        section.tier_compute_watts.get(tier, board.compute),
+        section.tier_radio_watts.get(tier, board.radio),
+        section.tier_idle_watts.get(tier, board.idle),
     )
 
 

@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cabafl.errors import UserError
 from cabafl.names import AttackName, DatasetName, LabelLevel, PartitionName
+from cabafl.power import BOARDS, DEFAULT_POWER, BoardName
 from cabafl.toml import read_toml
 from cabafl.validation import validated
-from cabafl.values import AutoPositive, AutoShare, Devices, TierCounts, TierWatts, Workers
+from cabafl.values import AutoPositive, AutoShare, Devices, TierCounts, TierPower, TierWatts, Watts, Width, Workers
 
 RENAMED = {("run", "evaluate_aggregations"): "evaluate_versions"}  # keys of 0.1
 EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")  # of [run]: they change no result
@@ -58,6 +59,9 @@ class ModelSection(Section):
     """The network to train."""
 
     name: str = Field("cnn", description="cnn | resnet18 | vgg16 | lstm | mlp | my_package.my_module:MyNet")
+    width: Width = Field(
+        1.0, description="factor on the channels of resnet18 and vgg16, up to 8; 0.25: a quarter of the channels"
+    )
     feature_layer: str | None = Field(
         None, description="layer whose output is the feature; default: the one the model names"
     )
@@ -120,6 +124,12 @@ class FleetSection(Section):
         0.01, ge=0, description="standard deviation of seconds_per_sample over the devices"
     )
     seconds_per_sample_floor: float = Field(0.01, gt=0, description="lower bound of seconds_per_sample")
+    forward_share: float = Field(
+        1 / 3,
+        gt=0,
+        le=1,
+        description="compute time of a forward pass (feature collection) as a share of one epoch of training",
+    )
     tiers: TierCounts | None = Field(
         None,
         description="quality tiers instead of the Gaussian: config1..config4 of the paper, or { high = 40, low = 60 }",
@@ -129,11 +139,27 @@ class FleetSection(Section):
     )
     bandwidth_mbps: float | None = Field(None, gt=0, description="if set, link_seconds is computed from the model size")
     extra_latency: float = Field(0.0, ge=0, description="seconds added to every job")
-    compute_watts: float = Field(15.0, ge=0, description="power while training")
-    radio_watts: float = Field(2.0, ge=0, description="power while sending or receiving")
+    power: BoardName | None = Field(
+        None, description=f"watts of a board: {' | '.join(BOARDS)} (see docs/experiment-file.md)"
+    )
+    compute_watts: Watts = Field(None, description="power while computing; default: that of power, or 15")
+    radio_watts: Watts = Field(None, description="power while sending or receiving; default: that of power, or 2")
+    idle_watts: Watts = Field(None, description="power while doing neither; default: that of power, or 0")
+    tier_power: TierPower = Field(default_factory=dict, description='board per tier, e.g. { low = "raspberry-pi-3" }')
     tier_compute_watts: TierWatts = Field(default_factory=dict, description="power per tier, e.g. { low = 6.0 }")
     tier_radio_watts: TierWatts = Field(default_factory=dict, description="radio power per tier")
+    tier_idle_watts: TierWatts = Field(default_factory=dict, description="idle power per tier")
     faults: FaultsSection = FaultsSection()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_watts(cls, values: Any) -> Any:
+        """Without a board, a key with the default watts is as good as unset: earlier versions wrote it into every file,
+        and a comparison recognises its runs by their settings."""
+        if not isinstance(values, dict) or values.get("power") is not None:
+            return values
+        defaults = {f"{name}_watts": watts for name, watts in DEFAULT_POWER._asdict().items()}
+        return {k: v for k, v in values.items() if type(v) not in (int, float) or v != defaults.get(k)}
 
 
 class PrivacySection(Section):
@@ -318,11 +344,27 @@ def check_slots(slots: int, devices: int) -> None:
 
 
 def load_experiment(file: Path | None = None, overrides: Iterable[str] = ()) -> Experiment:
-    """Reads an experiment: the defaults, then the keys of a TOML file, then ``section.key=value`` settings."""
+    """Reads an experiment: the defaults, then the keys of a TOML file, then ``section.key=value`` settings.
+
+    If the settings name another method than the file, the file's keys of ``[method]`` do not apply.
+    """
     values = read_toml(file) if file else {}
-    for text in overrides:
+    settings: dict[str, Any] = {}
+    texts = list(overrides)
+    for text in texts:
+        apply_override(settings, text)
+    names = _method_name(values, MethodSection().name), _method_name(settings, None)
+    if None not in names and names[0] != names[1]:
+        values["method"] = {}
+    for text in texts:
         apply_override(values, text)
     return validated(Experiment, _renamed(values))
+
+
+def _method_name(values: dict[str, Any], default: str | None) -> Any:
+    """``method.name`` of values that are not validated yet; None if ``[method]`` is not a table."""
+    section = values.get("method", {})
+    return section.get("name", default) if isinstance(section, dict) else None
 
 
 def _renamed(values: dict[str, Any]) -> dict[str, Any]:
@@ -345,10 +387,11 @@ def apply_override(values: dict[str, Any], text: str) -> None:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
             raise UserError(f"{text!r}: {key} is a value, not a section")
-    table[keys[-1]] = _parse(value.strip())
+    table[keys[-1]] = parse_value(value.strip())
 
 
-def _parse(value: str) -> Any:
+def parse_value(value: str) -> Any:
+    """Parses a value of the command line: TOML, ``none`` or else plain text."""
     if value == "none":
         return None
     try:

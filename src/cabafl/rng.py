@@ -6,7 +6,7 @@ import numpy as np
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_BLOCK = 256  # draws of a stream that are made together
+_BLOCK = 256  # draws of a stream that are made together: 0.15 instead of 0.29 µs each, 2 % of an event of the engine
 
 
 def seed64(seed: int, purpose: str, *indices: int) -> int:

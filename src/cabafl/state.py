@@ -20,6 +20,7 @@ import torch
 
 Arrays = dict[str, npt.NDArray[Any]]
 Array = TypeVar("Array", bound=npt.NDArray[Any])
+PACKAGE = "cabafl."
 
 _PLAIN = frozenset({type(None), bool, str, int, float})
 
@@ -118,8 +119,15 @@ class Decoder:
             return {self.decode(key): self.decode(value) for key, value in rest}
         if kind == "state":
             values = {key: self.decode(value) for key, value in rest[1].items()}
-            return _rebuild(self._classes[rest[0]], values)
+            return _rebuild(self._class(rest[0]), values)
         raise ValueError(f"unknown kind {kind!r}")
+
+    def _class(self, name: str) -> type[Any]:
+        """In the package a class name occurs once: a class that has moved to another module since is found by it."""
+        if name not in self._classes and str(name).startswith(PACKAGE):
+            moved = [known for known in self._classes if known.startswith(PACKAGE)]
+            name = next((known for known in moved if known.split(":")[1] == name.partition(":")[2]), name)
+        return self._classes[name]
 
 
 def name_of(cls: type) -> str:

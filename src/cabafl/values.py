@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
+from cabafl.power import BOARDS, BoardName
 from cabafl.tiers import CONFIGS, TIERS
 
 
@@ -34,10 +35,16 @@ def _counts_or_config(value: Any) -> Any:
 
 def _watts_by_tier(value: Any) -> Any:
     if isinstance(value, Mapping) and all(
-        name in TIERS and isinstance(w, int | float) and w >= 0 for name, w in value.items()
+        name in TIERS and _is_number(w) and 0 <= w < math.inf for name, w in value.items()
     ):
         return {name: float(w) for name, w in value.items()}
     raise ValueError(f"accepted: a table of watts (0 or more) for {', '.join(TIERS)}")
+
+
+def _board_by_tier(value: Any) -> Any:
+    if isinstance(value, Mapping) and all(name in TIERS for name in value):
+        return dict(value)
+    raise ValueError(f"accepted: a table of boards ({', '.join(BOARDS)}) for {', '.join(TIERS)}")
 
 
 def _auto_or_positive(value: Any) -> Any:
@@ -59,6 +66,9 @@ def _is_number(value: Any) -> bool:
 Workers = Annotated[Literal["auto"] | int, BeforeValidator(_auto_or_workers)]
 Devices = Annotated[Literal["auto"] | int, BeforeValidator(_auto_or_count)]
 TierCounts = Annotated[str | dict[str, int], BeforeValidator(_counts_or_config)]
+TierPower = Annotated[dict[str, BoardName], BeforeValidator(_board_by_tier)]
 TierWatts = Annotated[dict[str, float], BeforeValidator(_watts_by_tier)]
+Watts = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+Width = Annotated[float, Field(gt=0, le=8)]
 AutoPositive = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_positive)]
 AutoShare = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_share)]

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CABAFL = [sys.executable, "-m", "cabafl"]
+CABAFL = [sys.executable, "-P", "-m", "cabafl"]  # -P: the working folder is not searched, as for the installed command
 QUICK = [  # settings of a run of a few seconds
     "data.dataset=synthetic",
     "data.devices=10",

@@ -14,9 +14,7 @@ pytest.importorskip("cryptography", reason="cryptography is not installed (extra
 from cabafl.cli.main import app
 from cabafl.deployment.folder.layout import FleetFolder, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
-from cabafl.deployment.server import commands
-from cabafl.deployment.server.commands import COMMANDS, LOCK, CommandBox
-from cabafl.deployment.server.status import STATUS
+from cabafl.deployment.server.operator import COMMANDS, LOCK, STATUS, CommandBox
 from cabafl.errors import UserError
 from cabafl.files import lock
 
@@ -54,7 +52,7 @@ FOUND = {
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
-    monkeypatch.setattr(commands, "CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("cabafl.deployment.server.operator.CHECK_INTERVAL", 0.0)
     made = make_fleet(tmp_path / "fleet", FleetSettings(ip=("192.0.2.7",)), 2)
     made.state.mkdir(exist_ok=True)
     return made
@@ -109,7 +107,7 @@ def refused(*words: str | Path) -> str:
 def test_without_a_server_there_is_nothing_to_operate(fleet: FleetFolder, tmp_path: Path) -> None:
     assert "no server has run here yet" in refused("status", fleet.path)
     for line in (refused("stop", fleet.path), refused("set", fleet.path, "run.wall_time=50")):
-        assert line.endswith("accepted: while `cabafl deploy server` or `local` runs")
+        assert line.endswith("accepted: while `cabafl deploy server`, `local` or `compare` runs")
     assert "no server has run here yet" in refused("export", fleet.path, "--out", tmp_path / "model")
     (fleet.state / STATUS).write_text(json.dumps({**FOUND, "run": str(tmp_path / "run")}))
     assert "has no model yet" in refused("export", fleet.path, "--out", tmp_path / "model")

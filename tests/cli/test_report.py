@@ -14,7 +14,7 @@ from tests.reporting.sample_runs import write_run
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the figures, which take most of the time of a report."""
-    monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda runs: [])
+    monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda runs, line_styles: [])
 
 
 def command(*words: str) -> tuple[int, str, BaseException | None]:

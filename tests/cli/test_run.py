@@ -13,7 +13,7 @@ from tests.cli.program import CABAFL, QUICK, cabafl
 def test_run_prints_a_table_and_the_curve_without_colour(tmp_path: Path) -> None:
     done = cabafl("run", *QUICK, "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "best 10-evaluation window" in done.stdout
+    assert "best window of 10 versions" in done.stdout
     assert "curve.png" in done.stdout
     assert "\x1b" not in done.stdout
     assert (tmp_path / "here" / "summary.json").exists()
@@ -37,6 +37,16 @@ def test_own_model_and_method_are_imported_from_the_working_folder(tmp_path: Pat
     done = cabafl("run", *QUICK, "model.name=mine:net", "method.name=mine:Mine", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_files_in_the_working_folder_hide_no_module(tmp_path: Path) -> None:
+    for name in ("queue", "random", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('of the user')\n")
+    done = cabafl("run", *QUICK, "run.workers=1", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    compared = ["compare", "--methods", "fedavg,fedasync", *QUICK, "--quiet"]
+    done = cabafl(*compared, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_interrupt_leaves_a_readable_folder_without_a_summary(tmp_path: Path) -> None:

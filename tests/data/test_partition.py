@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cabafl.data.dataset import Split
-from cabafl.data.partition import Partition, make_partition
+from cabafl.data.dataset import Partition, Split
+from cabafl.data.partition import make_partition
 from cabafl.errors import UserError
 from cabafl.names import PARTITIONS
 from cabafl.reporting.partition import class_counts

@@ -19,8 +19,7 @@ from cabafl.deployment.broker import start_broker
 from cabafl.deployment.folder.layout import DEVICE, FleetFolder, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
 from cabafl.deployment.greeting import Greeting
-from cabafl.deployment.server.commands import COMMANDS, send_command
-from cabafl.deployment.server.status import STATUS
+from cabafl.deployment.server.operator import COMMANDS, STATUS, send_command
 from cabafl.processes.children import LOOPBACK, Child, Children, free_ports
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,6 @@ import pytest
 from cabafl.config import load_experiment
 from cabafl.deployment.log import Log
 from cabafl.deployment.mqtt import carrier
-from cabafl.deployment.server import commands
 from cabafl.deployment.server.serve import Station, serve
 from cabafl.recording.events import Event, Uploaded
 from tests.deployment.memory_broker import MemoryBroker, MemoryFleet
@@ -100,7 +99,7 @@ def fleet_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetRun:
     """A fleet of four devices in this process; the server looks for commands in every step."""
     made = FleetRun(tmp_path)
     monkeypatch.setattr(carrier, "Link", made.broker.link)
-    monkeypatch.setattr(commands, "CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("cabafl.deployment.server.operator.CHECK_INTERVAL", 0.0)
     return made
 
 

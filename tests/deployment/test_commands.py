@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cabafl.deployment.server import commands
-from cabafl.deployment.server.commands import COMMANDS, LOCK, CommandBox, is_running, send_command
 from cabafl.deployment.server.export import export_stopped
+from cabafl.deployment.server.operator import COMMANDS, LOCK, CommandBox, is_running, send_command
 from cabafl.errors import UserError
 from cabafl.files import lock
 from cabafl.recording.folder import MODEL
@@ -48,8 +47,8 @@ def server(state: Path) -> Iterator[CommandBox]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "CHECK_INTERVAL", 0.0)
-    monkeypatch.setattr(commands, "ANSWER_TIMEOUT", 2.0)
+    monkeypatch.setattr("cabafl.deployment.server.operator.CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("cabafl.deployment.server.operator.ANSWER_TIMEOUT", 2.0)
 
 
 def test_a_command_is_answered_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_without_a_folder_there_are_no_commands(tmp_path: Path) -> None:
 
 
 def test_the_server_looks_every_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "CHECK_INTERVAL", 60.0)
+    monkeypatch.setattr("cabafl.deployment.server.operator.CHECK_INTERVAL", 60.0)
     box = CommandBox(tmp_path)
     box.take()
     (tmp_path / "1.command.json").write_text(json.dumps({"kind": "stop", "values": {}}))

@@ -30,8 +30,8 @@ def test_all_terms_are_read(tmp_path: Path) -> None:
         '[when]\nfunction = "home.power:idle"\nmains_power = true\nbelow_celsius = 70.0\nhours = "22-6"\n'
         "[limits]\nmemory_mb = 2048\nnice = 10\n"
     )
-    device = load(tmp_path, FIRST + "heartbeat = 5\n" + text)
-    assert device.heartbeat == 5
+    device = load(tmp_path, FIRST + "heartbeat = 5\nwatts = 7\nidle_watts = 1.5\nsensor = false\n" + text)
+    assert (device.heartbeat, device.watts, device.idle_watts, device.sensor) == (5, 7.0, 1.5, False)
     assert device.terms == Terms(labels=True, feature_noise=2.0, feature_questions_per_day=0, dp=True)
     assert device.when == When(function="home.power:idle", mains_power=True, below_celsius=70.0, hours="22-6")
     assert device.limits == Resources(memory_mb=2048, nice=10)

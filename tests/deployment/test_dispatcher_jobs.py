@@ -8,6 +8,7 @@ import pytest
 
 from cabafl.deployment.messages import Described, JobFailed
 from cabafl.deployment.server.dispatcher import MAX_RESENDS, RECALL_AFTER
+from cabafl.engine.inputs import Passed
 from cabafl.recording.events import Collection, Dispatched, Published, Uploaded
 from tests.deployment.play_network import PlayNetwork, Server
 from tests.engine.test_wall import decisions, simulated
@@ -184,7 +185,7 @@ def test_the_simulator_takes_the_decisions_of_a_deployed_run(tmp_path: Path, met
         server.dispatcher.step(0.5)
         due = min((entry[0] for entry in network.agenda), default=network.now + 0.1)
         network.pass_time(max(due - network.now, 1e-6))
-    server.engine.pass_time(SECONDS)
+    server.engine.handle(Passed(SECONDS))
     server.engine.finish()
     inputs = [given for _, given in server.journal.inputs()]
     again = simulated(method, inputs, server.events)

@@ -35,6 +35,7 @@ def test_rapl_counters_are_added_and_may_wrap(tmp_path: Path) -> None:
         put(second, 500_000)
 
     assert meter.joules(work) == pytest.approx(2.5 + 1.5)
+    assert find_meter(20.0, tmp_path, sensor=False).source == "20 W as configured"
 
 
 def test_unreadable_counters_are_not_used(tmp_path: Path) -> None:

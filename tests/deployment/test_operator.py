@@ -12,10 +12,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from cabafl.deployment.messages import TrainingJob
-from cabafl.deployment.server import driver, status
-from cabafl.deployment.server.commands import Command, CommandBox
+from cabafl.deployment.server import driver
 from cabafl.deployment.server.export import export_stopped
-from cabafl.deployment.server.status import read_status
+from cabafl.deployment.server.operator import Command, CommandBox, read_status
 from cabafl.engine.inputs import Changed
 from cabafl.engine.journal import Journal
 from cabafl.errors import UserError
@@ -241,7 +240,7 @@ def test_a_command_that_comes_at_the_end_is_refused(fleet_run: FleetRun) -> None
 
 
 def test_the_status_says_what_each_device_does(fleet_run: FleetRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "INTERVAL", 0.0)
+    monkeypatch.setattr("cabafl.deployment.server.operator.STATUS_INTERVAL", 0.0)
     found: list[dict[str, Any]] = []
     lazy = fleet_run.broker.devices[3]
     lazy.train = lambda job: None  # type: ignore[method-assign]

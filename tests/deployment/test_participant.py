@@ -13,8 +13,7 @@ import torch
 
 from cabafl.assembly import assemble, make_data, make_server_task
 from cabafl.config import Experiment, load_experiment
-from cabafl.data.dataset import Dataset
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Dataset, Partition
 from cabafl.deployment.device import participant as module
 from cabafl.deployment.device.participant import Participant
 from cabafl.deployment.device.terms import AgainstTerms, Terms, When, tellable
@@ -326,6 +325,19 @@ def test_a_partition_id_out_of_range_is_refused(tmp_path: Path) -> None:
     own = Device(tmp_path, "server:1", WHO, WHO)
     with pytest.raises(UserError, match="partition-id = 5: accepted: 0 to 4"):
         Participant(replace(own, partition=DEVICES)).join(greeting_of())
+
+
+def test_idle_time_is_reported_with_the_next_job(tmp_path: Path) -> None:
+    device, greeting = joined(tmp_path, watts=0.0, idle_watts=2.0)
+    device._idle_since -= 100.0
+    assert trained(device, TrainingJob(1, zeros(greeting), PLAIN)).joules == pytest.approx(200.0, abs=20.0)
+    assert trained(device, TrainingJob(2, zeros(greeting), PLAIN)).joules < 20.0, "counted once"
+    device._idle_since -= 100.0
+    device.join(greeting)
+    assert trained(device, TrainingJob(1, zeros(greeting), PLAIN)).joules < 20.0, "of an earlier run"
+    device._idle_since -= 100.0
+    assert device.train(TrainingJob(2, zeros(greeting), PLAIN), after(0)) is None
+    assert trained(device, TrainingJob(3, zeros(greeting), PLAIN)).joules > 180.0, "not lost with a cancelled job"
 
 
 def test_a_pace_makes_a_fast_machine_slow(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from cabafl.deployment.server.carrier import RunOnFleet
 from cabafl.deployment.server.serve import for_devices
 from cabafl.engine.inputs import Arrived, Joined, Started
 from cabafl.engine.journal import Journal
+from cabafl.engine.quarantine import Quarantine
 from cabafl.errors import RunStopped, UserError
 from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Stopped
@@ -40,6 +41,8 @@ from tests.deployment.fragile import SOUR
 from tests.deployment.memory_broker import MemoryBroker, MemoryDevice
 
 __all__ = ["fleet_run"]
+
+FAILS_AT = {"Timed": "timer 3", "Impatient": "the timeout of job 0", "Unfinished": "the end of the run"}
 
 
 def test_a_run_leaves_a_run_folder_behind(fleet_run: FleetRun) -> None:
@@ -268,6 +271,7 @@ def test_a_device_whose_inputs_make_the_method_fail_is_excluded_and_the_run_goes
     assert len(fleet_run.fleet.carriers) == 4, "a new connection after each: the rest is delivered again"
     quarantine = json.loads((fleet_run.out / "journal/quarantine.json").read_text())
     assert quarantine["quarantined"] == 3
+    assert quarantine["offences"] == {str(SOUR): 3}
 
 
 def test_a_server_killed_before_it_could_mark_the_input(fleet_run: FleetRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,13 +281,49 @@ def test_a_server_killed_before_it_could_mark_the_input(fleet_run: FleetRun, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as killed:
-        killed.setattr(Journal, "quarantine", die)
+        killed.setattr(Quarantine, "add_input", die)
         with pytest.raises(KeyboardInterrupt):
             fleet_run.serve(method, settings=FEDASYNC)
     summary = fleet_run.serve(method, settings=FEDASYNC)
     assert summary is not None
     assert fleet_run.status["quarantined"] == 3
     assert len(set(fleet_run.uploaded)) == len(fleet_run.uploaded) == JOBS - 1
+
+
+def test_a_device_stays_excluded_after_a_restart(fleet_run: FleetRun) -> None:
+    method = "method.name=tests.deployment.fragile:Fragile"
+    table = fleet_run.out / "journal/quarantine.json"
+    stop = after_uploads(1, terminate())
+
+    def listen(event: Event) -> None:
+        if table.exists() and json.loads(table.read_text())["quarantined"] == 3:
+            stop(event)
+
+    with pytest.raises(Stopped):
+        fleet_run.serve(method, settings=FEDASYNC, listener=listen)
+    assert fleet_run.serve(method, settings=FEDASYNC) is not None
+    assert fleet_run.status["quarantined"] == 3, "it is not tried again"
+
+
+@pytest.mark.parametrize("kind", ["Timed", "Impatient", "Unfinished"])
+@pytest.mark.parametrize("checkpoints", ["60", "0.001"])
+def test_a_method_that_fails_at_an_alarm_is_not_told_of_it_again(
+    fleet_run: FleetRun, kind: str, checkpoints: str
+) -> None:
+    words = [f"method.name=tests.deployment.fragile:{kind}", f"run.checkpoint_every={checkpoints}"]
+    if kind == "Impatient":
+        words.append("run.slot_timeout=0.001")
+    summary = fleet_run.serve(*words, "deploy.keep_journal=true", settings=FEDASYNC)
+    assert summary is not None
+    assert [event["alarm"] for event in fleet_run.events if event["event"] == "skip"] == [FAILS_AT[kind]]
+    assert fleet_run.said(f"the method fails at {FAILS_AT[kind]}: ZeroDivisionError: ")
+    assert fleet_run.status["quarantined"] == 1
+    assert json.loads((fleet_run.out / "journal/quarantine.json").read_text())["offences"] == {}
+
+
+def test_a_method_that_fails_at_every_alarm_ends_the_run(fleet_run: FleetRun) -> None:
+    with pytest.raises(RunStopped, match="it is not the first: the method itself fails"):
+        fleet_run.serve("method.name=tests.deployment.fragile:Hopeless", settings=FEDASYNC)
 
 
 def test_a_method_that_fails_by_itself_ends_the_run(fleet_run: FleetRun) -> None:

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from cabafl.deployment import wire
 from cabafl.deployment.messages import TrainingReply
 from cabafl.deployment.wire import Assembler, Malformed, OtherVersion, WireRecord
+from cabafl.engine.core import FEATURE_BYTES
 from cabafl.methods.base import PLAIN, Objective, Weights
 
 LIMIT = 1 << 20
@@ -68,6 +69,12 @@ def test_an_upload_and_only_a_finite_loss(weights: Weights, seconds: float, joul
     assert (reply.seconds, reply.joules) == (seconds, joules)
     assert reply.loss == (loss if loss is not None and np.isfinite(loss) else None)
     np.testing.assert_array_equal(reply.weights, weights)
+
+
+def test_a_feature_vector_takes_the_bytes_that_are_counted() -> None:
+    values: dict[str, wire.Value] = {"run": "r", "query": 1}
+    [one], [many] = (wire.encode("features", values, np.ones(n, dtype=np.float32)) for n in (1, 513))
+    assert len(many) - len(one) == 512 * FEATURE_BYTES
 
 
 def test_a_job_has_these_fields_and_reveals_no_slot_version_or_device() -> None:

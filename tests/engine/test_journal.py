@@ -265,23 +265,23 @@ def test_opening_reads_no_array_as_a_whole(tmp_path: Path) -> None:
 
 def test_an_input_in_quarantine_is_skipped_and_stays_counted(tmp_path: Path) -> None:
     journal = filled(tmp_path)
-    assert journal.quarantined == 0
-    journal.quarantine(2, "ZeroDivisionError:\n division" + "!" * 1000)
-    journal.quarantine(2, "again")
-    journal.quarantine(5, "another")
+    assert journal.quarantine.count == 0
+    journal.quarantine.add_input(2, "ZeroDivisionError:\n division" + "!" * 1000)
+    journal.quarantine.add_input(2, "again")
+    journal.quarantine.add_input(5, "another")
     assert [number for number, _ in journal.inputs()] == [0, 1, 3, 4, 6]
     journal.close()
     again = Journal(tmp_path)
-    assert again.quarantined == 2
+    assert again.quarantine.count == 2
     assert [number for number, _ in again.inputs(2)] == [3, 4, 6]
     again.cut()
     again.add(Passed(5.0))
     again.commit()
     again.forget(7)
-    again.quarantine(7, "a third")
+    again.quarantine.add_input(7, "a third")
     again.close()
     last = Journal(tmp_path)
-    assert (last.quarantined, read(last, 7)) == (3, [])
+    assert (last.quarantine.count, read(last, 7)) == (3, [])
     assert b'"2"' not in (tmp_path / JOURNAL / "quarantine.json").read_bytes()
     (tmp_path / JOURNAL / "quarantine.json").write_text("[]")
     with pytest.raises(UserError, match=r"quarantine\.json: damaged"):
@@ -303,7 +303,7 @@ def test_a_full_disk_stops_the_run_and_nothing_of_the_batch_counts(
         with pytest.raises(RunStopped, match="journal: the run stops because it cannot be recorded: the disk is full"):
             journal.commit()
         with pytest.raises(RunStopped, match="the disk is full"):
-            journal.quarantine(1, "x")
+            journal.quarantine.add_input(1, "x")
     journal.close()
     assert newest(tmp_path).read_bytes() == whole
     assert Journal(tmp_path).length == 3

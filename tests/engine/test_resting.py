@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from cabafl.engine.idle import FIRST_REST, LONGEST_REST, PATIENCE, Resting
 from cabafl.engine.inputs import Arrived, Failed, Joined, Passed, Started
-from cabafl.engine.resting import FIRST_REST, LONGEST_REST, PATIENCE, Resting
 from cabafl.recording.events import Dispatched, Event
 from cabafl.state import Decoder, Encoder
 from tests.fleet_play import DEVICES, SIZES, trained, wall_engine

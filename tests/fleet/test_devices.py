@@ -1,18 +1,23 @@
 """Device speeds, tiers and energy."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from cabafl.fleet import config_counts, gaussian_fleet, tiered_fleet
+from cabafl.assembly import make_fleet
+from cabafl.config import load_experiment
+from cabafl.fleet import Fleet, Power, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.power import BOARDS, BoardName
 from cabafl.tiers import CONFIGS, TIERS
 
-WATTS = dict.fromkeys(TIERS, 10.0)
+POWER = dict.fromkeys(TIERS, Power(10.0, 10.0, 1.0))
 
 
 def test_gaussian_times_follow_the_formula() -> None:
     sizes = np.array([1, 500, 500, 500] * 250, dtype=np.int64)
     fleet = gaussian_fleet(sizes, seed=1, latency=200.0)
-    per_sample = fleet.answer_seconds / sizes
+    per_sample = gaussian_fleet(sizes, seed=1, answer_share=1.0).answer_seconds / sizes
     assert per_sample.min() >= 0.01
     assert per_sample.mean() == pytest.approx(0.03, abs=0.002)
     assert per_sample.std() == pytest.approx(0.01, abs=0.002)
@@ -20,7 +25,6 @@ def test_gaussian_times_follow_the_formula() -> None:
     assert fleet.job(1)[0] == pytest.approx(500 * per_sample[1] + 204.0)
     assert fleet.job(1, work=0.5)[0] == pytest.approx(250 * per_sample[1] + 204.0)
     assert fleet.job(1)[1] == pytest.approx(500 * per_sample[1] * 15 + 4 * 2)
-    assert fleet.collection_seconds()[1] == pytest.approx(fleet.job(1)[0])
 
 
 def test_speeds_follow_from_the_seed() -> None:
@@ -35,24 +39,77 @@ def test_paper_compositions(config: str) -> None:
     counts = config_counts(config, 100)
     assert tuple(counts.values()) == CONFIGS[config]
     assert sum(config_counts(config, 37).values()) == 37
-    fleet = tiered_fleet(np.full(100, 9, dtype=np.int64), 1, counts, compute_watts=WATTS, radio_watts=WATTS)
+    fleet = tiered_fleet(np.full(100, 9, dtype=np.int64), 1, counts, power=POWER)
     for tier, (mean, deviation) in TIERS.items():
         times = (fleet.compute_seconds + fleet.link_seconds)[[name == tier for name in fleet.tier]]
         assert len(times) == counts[tier]
         assert abs(times - mean).max() < 5 * deviation
-    again = tiered_fleet(
-        fleet.sizes, 1, counts, link_seconds=0.0, compute_watts=WATTS, radio_watts=dict.fromkeys(TIERS, 0.0)
-    )
+    again = tiered_fleet(fleet.sizes, 1, counts, link_seconds=0.0, power=dict.fromkeys(TIERS, Power(10.0, 0.0, 0.0)))
     assert fleet.job(0)[0] == pytest.approx(again.job(0)[0])  # no link time is added
     assert fleet.job(0)[1] == pytest.approx(10 * fleet.job(0)[0])
 
 
 def test_tiers_do_not_depend_on_data_size_and_power_follows_the_tier() -> None:
-    watts = {**WATTS, "low": 3.0}
-    fleet = tiered_fleet(np.array([1, 900]), 1, {"high": 1, "low": 1}, compute_watts=watts, radio_watts=WATTS)
+    power = {**POWER, "low": Power(3.0, 10.0, 1.0)}
+    fleet = tiered_fleet(np.array([1, 900]), 1, {"high": 1, "low": 1}, power=power)
     assert sorted(zip(fleet.tier, fleet.compute_watts.tolist(), strict=True)) == [("high", 10.0), ("low", 3.0)]
 
 
 def test_counts_must_fit_the_devices() -> None:
     with pytest.raises(ValueError, match="add up to 3; accepted: 2"):
-        tiered_fleet(np.array([1, 1]), 1, {"high": 3}, compute_watts=WATTS, radio_watts=WATTS)
+        tiered_fleet(np.array([1, 1]), 1, {"high": 3}, power=POWER)
+
+
+def fleet_of(*settings: str) -> Fleet:
+    return make_fleet(load_experiment(None, list(settings)), np.array([100, 400, 900]), model_bytes=1000)
+
+
+@pytest.mark.parametrize("epochs", [1, 5, 20])
+def test_a_collection_costs_a_forward_pass(epochs: int) -> None:
+    """Seconds per sample are those of all epochs; a forward pass is a third of one of them."""
+    fleet = fleet_of(f"training.epochs={epochs}", "fleet.extra_latency=2")
+    compute = fleet.compute_seconds / epochs / 3
+    np.testing.assert_allclose(fleet.collection_seconds(), compute + 4.0 + 2.0)
+    assert fleet.collection_joules(np.arange(3)) == pytest.approx(15.0 * compute.sum() + 3 * 4.0 * 2.0)
+    assert fleet.collection_joules(np.array([1])) == pytest.approx(15.0 * compute[1] + 4.0 * 2.0)
+
+
+def test_the_share_of_a_forward_pass_is_a_setting_and_holds_for_tiers() -> None:
+    counts = "fleet.tiers={ high = 2, critical = 1 }"
+    for share in (1.0, 0.25):
+        fleet = fleet_of(counts, f"fleet.forward_share={share}", "fleet.link_seconds=3")
+        compute = share / 5 * fleet.compute_seconds
+        assert (fleet.compute_seconds > 5).all()
+        np.testing.assert_allclose(fleet.collection_seconds(), compute + 3.0)
+        assert fleet.collection_joules(np.arange(3)) == pytest.approx(15.0 * compute.sum() + 3 * 3.0 * 2.0)
+
+
+def watts(fleet: Fleet) -> list[tuple[float, float, float]]:
+    return list(zip(fleet.compute_watts.tolist(), fleet.radio_watts.tolist(), fleet.idle_watts.tolist(), strict=True))
+
+
+def test_power_by_default_by_board_and_by_key() -> None:
+    assert watts(fleet_of()) == [(15.0, 2.0, 0.0)] * 3
+    assert watts(fleet_of("fleet.power=raspberry-pi-4")) == [tuple(BOARDS["raspberry-pi-4"])] * 3
+    assert watts(fleet_of("fleet.power=jetson-nano", "fleet.idle_watts=0")) == [(10.0, 3.0, 0.0)] * 3
+
+
+def test_power_by_tier() -> None:
+    """The tier's watts, then the tier's board, then the watts and the board of the fleet."""
+    fleet = fleet_of(
+        "fleet.tiers={ high = 1, medium = 1, low = 1 }",
+        "fleet.power=jetson-nano",
+        "fleet.radio_watts=4",
+        'fleet.tier_power={ low = "raspberry-pi-3", medium = "raspberry-pi-3" }',
+        "fleet.tier_idle_watts={ low = 0.5 }",
+    )
+    found = dict(zip(fleet.tier, watts(fleet), strict=True))
+    assert found == {"high": (10.0, 4.0, 2.0), "medium": (3.7, 2.4, 1.4), "low": (3.7, 2.4, 0.5)}
+
+
+@pytest.mark.parametrize("name", list(BOARDS))
+def test_a_board_draws_most_when_it_computes_and_is_in_the_documents(name: BoardName) -> None:
+    power = BOARDS[name]
+    assert power.compute > power.radio > power.idle > 0
+    text = (Path(__file__).parents[2] / "docs" / "experiment-file.md").read_text(encoding="utf-8")
+    assert f"| `{name}` | {power.compute:g} | {power.radio:g} | {power.idle:g} |" in text

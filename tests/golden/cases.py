@@ -17,16 +17,19 @@ from tests.runs import ALL_METHODS, FILES, settings
 
 SUMS = Path(__file__).with_name("sums.json")
 PLAIN = ["data.dataset=synthetic", "data.devices=12", "model.name=mlp", "fleet.participation=0.35"]
-SHORT = ["run.virtual_time=60", "run.evaluate_every=5", "run.workers=0", "method.m=2", "method.k=3"]
+ABSOLUTE = "method.sigma_scale=absolute"
+SHORT = ["run.virtual_time=60", "run.evaluate_every=5", "run.workers=0", "method.m=2", "method.k=3", ABSOLUTE]
 PICTURES = ["data.train_limit=400", "data.test_limit=200", "data.devices=10", "data.min_samples=2", "training.epochs=1"]
 
 CASES: dict[str, list[str]] = {
-    **{f"{method} with faults": settings(method, "run.workers=0") for method in ALL_METHODS},
+    **{f"{method} with faults": settings(method, "run.workers=0") for method in ALL_METHODS if method != "cabafl"},
+    "cabafl with faults": settings("cabafl", "run.workers=0", ABSOLUTE),
     "cabafl": [*PLAIN, *SHORT],
     "tiers": [*PLAIN, *SHORT, 'fleet.tiers="config2"', "run.virtual_time=200", "run.evaluate_every=20"],
     "devices that come and go": [*PLAIN, *SHORT, "fleet.faults.present_seconds=20", "fleet.faults.absent_seconds=5"],
     "feature noise": [*PLAIN, *SHORT, "privacy.feature_clip=5.0", "privacy.feature_noise=0.1"],
     "labels": [*PLAIN, *SHORT, "method.features=labels"],
+    "relative sigma": [*PLAIN, *SHORT, "method.sigma_scale=relative"],
     "conf1": [*PLAIN, *SHORT, "method.selection=similarity"],
     "conf4": [*PLAIN, *SHORT, "method.l1_cache=false"],
     "conf5": [*PLAIN, *SHORT, "method.aggregation=mean"],

@@ -23,9 +23,10 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("model", ["cnn", "mlp"])
-def test_a_task_built_elsewhere_gives_the_same_bits(model: str) -> None:
-    task = assemble(load_experiment(None, [*SETTINGS, f"model.name={model}"])).task
+@pytest.mark.parametrize("model", [["cnn"], ["mlp"], ["resnet18", "model.width=0.03"]], ids=lambda model: model[0])
+def test_a_task_built_elsewhere_gives_the_same_bits(model: list[str]) -> None:
+    name, *more = model
+    task = assemble(load_experiment(None, [*SETTINGS, f"model.name={name}", *more])).task
     spec = TaskSpec(**json.loads(task.spec.model_dump_json()))
     other = build_task(spec, "cpu", arrays_of(task))
     assert spec == task.spec
@@ -44,3 +45,8 @@ def test_a_task_built_elsewhere_gives_the_same_bits(model: str) -> None:
 def test_an_unknown_feature_layer_is_refused_when_building() -> None:
     with pytest.raises(UserError, match=r"model\.feature_layer = 'nowhere'"):
         assemble(load_experiment(None, [*SETTINGS, "model.feature_layer=nowhere"]))
+
+
+def test_a_width_that_the_network_does_not_have_is_refused_when_building() -> None:
+    with pytest.raises(UserError, match=r"^model\.width = 0\.25: model\.name = 'cnn' has no width; accepted: 1\.0, or"):
+        assemble(load_experiment(None, [*SETTINGS, "model.width=0.25"]))

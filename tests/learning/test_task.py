@@ -6,8 +6,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from cabafl.config import Experiment, ModelSection, TrainingSection
-from cabafl.data.dataset import Dataset, Split
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Dataset, Partition, Split
 from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from cabafl.config import TrainingSection
+from cabafl.learning.task import FlatModel
 from cabafl.learning.training import Cancelled, LocalTraining, batches, train
-from cabafl.learning.weights import FlatModel
 from cabafl.methods.base import Objective
 
 

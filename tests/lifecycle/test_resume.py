@@ -42,7 +42,7 @@ class StopAt:
 
 
 LIARS = ["fleet.faults.attack=noise", "fleet.faults.attack_share=0.3", "run.defence.update_clip=2"]
-LIARS += ["run.defence.feature_clip=2", "run.defence.sample_quantile=0.7"]
+LIARS += ["run.defence.feature_clip=2", "run.defence.sample_quantile=0.7", "fleet.idle_watts=1.7"]
 
 
 @pytest.mark.parametrize("more", [[], LIARS], ids=["honest", "liars"])

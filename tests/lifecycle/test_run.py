@@ -15,8 +15,7 @@ from cabafl.config import load_experiment
 from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.engine.core import Engine
 from cabafl.engine.ledger import Ledger
-from cabafl.learning.weights import Layout
-from cabafl.lifecycle import saving
+from cabafl.learning.task import Layout
 from cabafl.lifecycle.run import Lifecycle, experiment_text
 from cabafl.lifecycle.stopping import Stopped
 from cabafl.recording.events import Evaluated
@@ -143,7 +142,7 @@ def test_checkpoints_take_a_bounded_share_of_the_time(tmp_path: Path, monkeypatc
     def slow_save(*_: object) -> None:
         clock[0] += 2.0
 
-    monkeypatch.setattr(saving, "write_snapshot", slow_save)
+    monkeypatch.setattr("cabafl.lifecycle.run.write_snapshot", slow_save)
     run = lifecycle(tmp_path / "run")
     run.experiment = load_experiment(None, ["run.checkpoint_every=1"])
     saved: list[float] = []

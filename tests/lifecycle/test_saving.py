@@ -13,7 +13,6 @@ import pytest
 from cabafl.config import load_experiment
 from cabafl.engine.checkpoint import Snapshot, load_checkpoint, write_snapshot
 from cabafl.errors import RunStopped
-from cabafl.lifecycle import saving
 from cabafl.lifecycle.run import Lifecycle, experiment_text
 from cabafl.lifecycle.stopping import Stopped
 from tests.lifecycle.test_run import Counting, interrupt, lifecycle
@@ -43,7 +42,7 @@ class SlowWriter:
 
 def frequent(folder: Path, monkeypatch: pytest.MonkeyPatch, write: Write) -> Lifecycle:
     """A run that saves as often as it can, with a writer of the test's own."""
-    monkeypatch.setattr(saving, "write_snapshot", write)
+    monkeypatch.setattr("cabafl.lifecycle.run.write_snapshot", write)
     monkeypatch.setattr("cabafl.lifecycle.run.CHECKPOINT_SHARE", 1e9)
     run = lifecycle(folder)
     run.experiment = load_experiment(None, ["run.checkpoint_every=1e-9"])

@@ -145,3 +145,16 @@ def test_through_the_engine() -> None:
     ledger = longer.engine.ledger
     assert ledger.downloads - 6 == 3 * longer.engine.version
     assert len(longer.engine.flights) + ledger.uploads == ledger.downloads
+
+
+@pytest.mark.parametrize(("slots", "size"), [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2), (10, 5), (18, 9), (50, 25)])
+def test_the_buffer_is_half_of_the_slots(slots: int, size: int) -> None:
+    world = World(
+        WKAFL(WKAFLParameters()),
+        fleet([1.0 + 0.01 * device for device in range(2 * slots)]),
+        lambda job: job.weights + 1,
+        initial=vector(0, 0),
+        slots=slots,
+        limits=Limits(seconds=3.0),
+    ).run()
+    assert {len(event.facts["devices"]) for event in world.publications()} == {size}

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from cabafl.config import TrainingSection
 from cabafl.execution.base import TrainJob
+from cabafl.learning.task import FlatModel
 from cabafl.learning.training import LocalTraining, train
-from cabafl.learning.weights import FlatModel
 from cabafl.methods.base import Objective, Weights
 from tests.scripted import vector
 

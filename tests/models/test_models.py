@@ -50,6 +50,61 @@ def test_resnet_blocks_as_features(block: str, width: int) -> None:
     assert feature_sum(network, find_layer(network, block), torch.rand(2, *DIGIT)).shape == (width,)
 
 
+@pytest.mark.parametrize(
+    ("name", "width", "count", "feature"),
+    [
+        ("resnet18", 0.25, 701_466, 128),
+        ("vgg16", 0.25, 2_114_842, 128),
+        ("resnet18", 0.001, None, 1),
+        ("vgg16", 0.001, None, 1),
+        ("resnet18", 1.5, None, 768),
+        ("resnet18", 0.3, None, 154),
+    ],
+)
+def test_width_scales_channels_and_feature(name: str, width: float, count: int | None, feature: int) -> None:
+    network = models.build(name, "image", CIFAR, 10, width)
+    assert count is None or parameters(network) == count
+    x = torch.rand(2, *CIFAR)
+    assert network(x).shape == (2, 10)
+    layer = find_layer(network, models.default_feature_layer(name, network))
+    assert feature_sum(network, layer, x).shape == (feature,)
+
+
+def test_width_of_users_own_network() -> None:
+    wide, usual = (models.build(f"{__name__}:Wide", "vector", (5,), 7, width) for width in (0.5, 1.0))
+    assert (parameters(wide), parameters(usual)) == (5 * 4 + 4 + 4 * 7 + 7, 5 * 8 + 8 + 8 * 7 + 7)
+
+
+@pytest.mark.parametrize("name", ["cnn", "mlp", f"{__name__}:MyNet", f"{__name__}:Fixed"])
+def test_a_width_that_a_network_does_not_have(name: str) -> None:
+    kind, shape = ("image", CIFAR) if name == "cnn" else ("vector", (5,))
+    with pytest.raises(
+        UserError, match=r"^model\.width = 0\.5: model\.name = .* accepted: 1\.0, or resnet18, vgg16 or"
+    ):
+        models.build(name, kind, shape, 10, 0.5)
+
+
+def test_resnet_starts_from_kaiming_normal_convolutions() -> None:
+    """Standard deviation sqrt(2 / fan-out), normal and not uniform; batch norm starts as the identity."""
+    with seeded(5):
+        network = models.build("resnet18", "image", CIFAR, 10)
+    with seeded(5):
+        again = models.build("resnet18", "image", CIFAR, 10)
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
+    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
+    assert len(convolutions) == 20
+    for module in convolutions:
+        deviation = (2 / (module.out_channels * module.kernel_size[0] ** 2)) ** 0.5
+        scaled = module.weight.detach().flatten() / deviation
+        assert abs(scaled.std().item() - 1) < 0.05
+        assert abs(scaled.mean().item()) < 0.1
+        assert scaled.abs().max().item() > 2.5  # a uniform distribution of this deviation ends at 1.73
+    for norm in network.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            assert (norm.weight == 1).all()
+            assert (norm.bias == 0).all()
+
+
 def test_pooling_before_relu_changes_nothing() -> None:
     """The same network with ReLU first: equal output and equal gradients."""
     network = models.build("cnn", "image", CIFAR, 10)
@@ -98,6 +153,14 @@ class Fixed(nn.Linear):
 
 def not_a_network() -> None:
     """Returns no network."""
+
+
+class Wide(nn.Sequential):
+    """Has a width, with a default."""
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> None:
+        units = int(8 * width)
+        super().__init__(nn.Linear(input_shape[0], units), nn.Linear(units, classes))
 
 
 def test_users_own_network() -> None:

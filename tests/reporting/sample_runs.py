@@ -17,11 +17,14 @@ from cabafl.recording.folder import RunFolder
 from cabafl.reporting.runs import Run, load_runs
 
 
-def evaluations(accuracy: Sequence[float], every: float = 10.0) -> list[Evaluated]:
-    """One evaluation per accuracy; each adds ten downloads, nine uploads and 100 joules."""
+def evaluations(
+    accuracy: Sequence[float], versions: Sequence[int] | None = None, every: float = 10.0
+) -> list[Evaluated]:
+    """One evaluation per accuracy; each adds ten downloads, nine uploads and 100 joules, and by default a version."""
+    pairs = zip(range(len(accuracy)) if versions is None else versions, accuracy, strict=True)
     return [
-        Evaluated(every * i, i, value, 1.0, 10 * i, 9 * i, 0, 19 * i, 1900 * i, 100.0 * i)
-        for i, value in enumerate(accuracy)
+        Evaluated(every * i, version, value, 1.0, 10 * i, 9 * i, 0, 19 * i, 1900 * i, 100.0 * i)
+        for i, (version, value) in enumerate(pairs)
     ]
 
 
@@ -50,11 +53,12 @@ def write_run(
     jobs: int = 40,
     settings: str = "",
     finished: bool = True,
+    versions: Sequence[int] | None = None,
 ) -> Path:
     """Writes a run folder; ``settings`` are lines of TOML after the method's name."""
     toml = f'seed = {seed}\n[method]\nname = "{method}"\n{settings}\n'
     recorder = RunFolder.create(folder, toml, {})
-    rows, happened = evaluations(accuracy), events(jobs)
+    rows, happened = evaluations(accuracy, versions), events(jobs)
     for event in happened:
         recorder(event)
     for row in rows:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Partition
 from cabafl.errors import UserError
 from cabafl.reporting.partition import draw_partition
 

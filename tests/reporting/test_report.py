@@ -49,7 +49,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the figures, which take most of the time of a report."""
-    monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda runs: [])
+    monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda runs, line_styles: [])
 
 
 def test_every_file_is_there_and_no_temporary_one(report: Path) -> None:
@@ -99,7 +99,7 @@ def test_report_on_runs_without_uploads(tmp_path: Path) -> None:
     write_run(tmp_path / "runs/a", "fedavg", accuracy=[0.1], jobs=0)
     write_run(tmp_path / "runs/b", "cabafl", accuracy=[0.1, 0.2], jobs=0)
     paths = build_report(load_runs([tmp_path / "runs"]), tmp_path / "out")
-    assert "fewer than 10 evaluations" in paths.html.read_text(encoding="utf-8")
+    assert "fewer than 10 evaluated versions" in paths.html.read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -138,6 +138,13 @@ def test_long_event_log_takes_seconds(tmp_path: Path) -> None:
 
 def test_moving_mean_starts_with_shorter_windows() -> None:
     assert moving_mean(np.array([1.0, 3.0, 5.0]), 2).tolist() == [1, 2, 4]
+
+
+def test_curve_stays_as_it_is_while_the_version_does(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", accuracy=[0.2, 0.4, 0.4, 0.4, 0.6], versions=[0, 1, 1, 1, 2])
+    curve = series(load_runs(folder), "time")
+    assert curve.x.tolist() == [0, 10, 20, 30, 40]
+    assert curve.mean.tolist() == pytest.approx([20, 30, 30, 30, 40])
 
 
 def test_curve_spans_the_seeds(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_few_evaluations_no_uploads_and_one_seed_leave_dashes(tmp_path: Path) ->
     write_run(tmp_path / "a", accuracy=[0.1, 0.2], jobs=0)
     by_title = {t.title: [cell.text for cell in t.rows[0]] for t in tables(measure(load_runs([tmp_path]), [40]))}
     assert by_title["Accuracy"] == ["fedavg", "1", "-", "-", "20.00"]
-    assert by_title["Behaviour"] == ["fedavg", "-", "-", "-", "1", "0", "0"]
+    assert by_title["Behaviour"] == ["fedavg", "-", "-", "-", "-", "1", "0", "0"]
     assert by_title["To reach 40 % accuracy"] == ["fedavg", "NA", "NA", "NA"]
 
 

@@ -27,7 +27,7 @@ def start_light(
     for first in range(devices.start, devices.stop, DEVICES_PER_PROCESS):
         count = min(DEVICES_PER_PROCESS, devices.stop - first)
         words = [str(fleet.path), str(first), str(count), str(seconds), str(width)]
-        command = [sys.executable, "-m", "cabafl.bench.light_fleet", *words]
+        command = [sys.executable, "-P", "-m", "cabafl.bench.light_fleet", *words]
         started.append(children.start(f"light-{first}", command, dict(os.environ), fleet.path))
     return started
 

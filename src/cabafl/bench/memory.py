@@ -107,7 +107,7 @@ def measure(points: list[Point] | None = None) -> BenchSection:
     """Measures each point in a new process."""
     figures: list[dict[str, Any]] = []
     for point in (points or POINTS) if available() else []:
-        command = [sys.executable, "-m", "cabafl.bench.memory", *map(str, point)]
+        command = [sys.executable, "-P", "-m", "cabafl.bench.memory", *map(str, point)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         allowed = point.models + point.features + _data(point) + SLACK
         figures.append({**point._asdict(), **json.loads(done.stdout), "allowed": allowed})

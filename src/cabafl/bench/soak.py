@@ -21,7 +21,7 @@ from cabafl.bench.fleet_processes import disk_bytes, make_local_fleet, memory_by
 from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.deployment.broker import start_broker
 from cabafl.deployment.folder.layout import FleetFolder
-from cabafl.deployment.server.status import STATUS
+from cabafl.deployment.server.operator import STATUS
 from cabafl.files import as_json, write_atomic
 from cabafl.processes.children import Child, Children
 
@@ -101,7 +101,7 @@ class Soak:
 
     def _start_server(self, children: Children, fleet: FleetFolder, turn: int) -> Child:
         words = ["deploy", "server", str(fleet.path), *self._settings(), "--out", str(self.folder / "run")]
-        command = [sys.executable, "-m", "cabafl", *words, "--log", "json", "--quiet"]
+        command = [sys.executable, "-P", "-m", "cabafl", *words, "--log", "json", "--quiet"]
         return children.start(f"server-{turn}", command, dict(os.environ), self.folder)
 
     def _disturbances(self) -> Iterator[tuple[float, str]]:

@@ -34,7 +34,7 @@ def _import_torch() -> float:
 def _first_dispatch() -> float:
     words = ["run", "method.name=cabafl.bench.startup:FirstDispatch", "run.workers=2", "--quiet"]
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "cabafl", *words, "--out", f"{scratch}/run"]
+        command = [sys.executable, "-P", "-m", "cabafl", *words, "--out", f"{scratch}/run"]
         started = time.time()
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout.rpartition(_MARK)[2]) - started

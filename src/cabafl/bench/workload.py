@@ -5,8 +5,7 @@ import torch
 
 from cabafl.assembly import SimulationParts, make_faults, make_fleet, make_method, make_task
 from cabafl.config import Experiment, load_experiment
-from cabafl.data.dataset import Dataset, Split
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Dataset, Partition, Split
 from cabafl.rng import rng
 
 

@@ -5,30 +5,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from cabafl.cli.arguments import ExperimentFile, Quiet, Settings, Targets
-from cabafl.cli.console import console, print_notice
+from cabafl.cli.grid import Jobs, Seeds, run_and_report
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
-    from cabafl.comparison.grid import GridRun
-    from cabafl.config import Experiment
+    from cabafl.config import Experiment, MethodSection
 
-Seeds = Annotated[int, typer.Option(help="Number of seeds, counting up from the experiment's seed.", min=1)]
-Jobs = Annotated[str, typer.Option(help="Runs at the same time: a number, or auto for one per core.")]
+MethodSettings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Settings for all methods (section.key=value) or for one (fedasync.alpha=0.5).",
+        metavar="[KEY=VALUE]...",
+    ),
+]
+MethodNames = Annotated[str, typer.Option(help="Method names separated by commas, or paper, or all.")]
 
 
 def compare(
     file: ExperimentFile = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Settings for all methods (section.key=value) or for one (fedasync.alpha=0.5).",
-            metavar="[KEY=VALUE]...",
-        ),
-    ] = None,
-    methods: Annotated[str, typer.Option(help="Method names separated by commas, or paper, or all.")] = "paper",
+    settings: MethodSettings = None,
+    methods: MethodNames = "paper",
     seeds: Seeds = 1,
     jobs: Jobs = "auto",
     targets: Targets = None,
@@ -38,16 +36,24 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same experiment and report on them. Finished runs are not repeated."""
+    base, variants = read_comparison(file, settings, methods)
+    _run_and_report(base, variants, seeds, jobs, targets, out, quiet)
+
+
+def read_comparison(
+    file: Path | None, settings: list[str] | None, methods: str
+) -> tuple["Experiment", dict[str, dict[str, Any]]]:
+    """The experiment that all methods share, and the keys of each method."""
     from cabafl.cli.run import read_experiment
     from cabafl.comparison.variants import method_variants
     from cabafl.config import Experiment
 
     words = [*([str(file)] if file is not None else []), *(settings or [])]
     sections = {*Experiment.model_fields}
-    overrides = [word for word in words if "=" in word and word.split("=")[0].split(".")[0] not in sections]
-    base = read_experiment(None, [word for word in words if word not in overrides])
-    variants = method_variants(methods, base, overrides)
-    _run_and_report(base, variants, seeds, jobs, targets, out, quiet)
+    overrides = [word for word in words if "=" in word and _section(word) not in sections]
+    shared = [word for word in words if word not in overrides]
+    base = read_experiment(None, shared)
+    return base, method_variants(methods, base, overrides, _method_in_file(shared))
 
 
 def ablate(
@@ -65,8 +71,24 @@ def ablate(
     from cabafl.cli.run import read_experiment
     from cabafl.comparison.variants import ablation_variants
 
-    base = read_experiment(file, settings)
+    words = [*([str(file)] if file is not None else []), *(settings or [])]
+    base = read_experiment(None, words)
+    if base.method.name not in ("cabafl", _method_in_file(words).name):
+        raise UserError(f"method.name = {base.method.name!r}: the study varies CaBaFL; accepted: cabafl")
     _run_and_report(base, ablation_variants(base), seeds, jobs, targets, out, quiet)
+
+
+def _section(word: str) -> str:
+    """The first part of ``section.key=value``; empty for a file."""
+    key, equals, _ = word.partition("=")
+    return key.strip().split(".")[0] if equals else ""
+
+
+def _method_in_file(words: Sequence[str]) -> "MethodSection":
+    """The method and its keys without those of the command line."""
+    from cabafl.cli.run import read_experiment
+
+    return read_experiment(None, [word for word in words if _section(word) != "method"]).method
 
 
 def _run_and_report(
@@ -79,73 +101,14 @@ def _run_and_report(
     quiet: bool,
 ) -> None:
     from cabafl.cli.report import parse_targets, write_report
-    from cabafl.comparison.grid import locked, make_grid, run_grid
+    from cabafl.comparison.grid import GridRun, make_grid
 
-    percentages, cores = parse_targets(targets), _parse_jobs(jobs)
-    with locked(out):
-        runs = make_grid(base, variants, range(base.seed, base.seed + seeds), out)
-        done = sum(run.done for run in runs)
-        if not quiet and done:
-            console.print(f"{done} of {len(runs)} runs are already finished.")
-        with _GridProgress(runs, enabled=not quiet) as progress:
-            try:
-                run_grid(runs, cores, progress.update)
-            except KeyboardInterrupt:
-                console.print("Stopped. Run the same command again to continue.")
-                raise typer.Exit(130) from None
-        failed = [run for run in runs if run.failure is not None]
-        for run in failed:
-            print_notice("failed", f"{run.label}, seed {run.seed}: {run.failure}")
-        finished = {run.folder: run.label for run in runs if run.done}
-        if finished:
-            notes = [f"failed: {run.label}, seed {run.seed}: {run.failure}" for run in failed]
-            write_report(finished, out, percentages, quiet, notes)
-    if failed:
-        raise typer.Exit(1)
+    percentages = parse_targets(targets)
 
+    def make() -> list[GridRun]:
+        return make_grid(base, variants, range(base.seed, base.seed + seeds), out)
 
-def _parse_jobs(jobs: str) -> int:
-    from cabafl.execution.choice import worker_count
+    def report(labels: Mapping[Path, str], notes: Sequence[str]) -> None:
+        write_report(labels, out, percentages, quiet, notes)
 
-    if jobs == "auto":
-        return worker_count("auto")
-    if not jobs.isdigit() or int(jobs) < 1:
-        raise UserError(f"--jobs = {jobs!r}: accepted: auto or a number of at least 1")
-    return int(jobs)
-
-
-class _GridProgress:
-    """Progress of the whole grid: a live bar on a terminal, else a line per finished run."""
-
-    def __init__(self, runs: "Sequence[GridRun]", enabled: bool) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._live = enabled and console.is_terminal
-        self._enabled = enabled
-        self._bar = Progress(*columns, console=console, disable=not self._live)
-        self._task = self._bar.add_task("", total=float(len(runs)))
-        self._printed: set[Path] = {run.folder for run in runs if run.done}
-
-    def __enter__(self) -> "_GridProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def update(self, runs: "Sequence[GridRun]") -> None:
-        """Shows the state of all runs."""
-        done = sum(run.done for run in runs)
-        running = [run.label for run in runs if run.process is not None and run.process.poll() is None]
-        text = f"{done}/{len(runs)} runs  now: {', '.join(running)}"
-        self._bar.update(self._task, completed=sum(run.progress() for run in runs), description=text)
-        for run in runs:
-            if run.done and run.folder not in self._printed:
-                self._printed.add(run.folder)
-                if self._enabled and not self._live:
-                    console.print(f"{done}/{len(runs)}  {run.label}, seed {run.seed}", soft_wrap=True)
+    run_and_report(make, jobs, out, report, quiet)

@@ -1,40 +1,25 @@
-"""`cabafl deploy`: everything but `init` (`cli.deploy_init`) and the operator's commands (`cli.deploy_operate`)."""
+"""`cabafl deploy server | device | local`; the other commands are in `cli.deploy_init`, `_compare` and `_operate`."""
 
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from cabafl.cli import deploy_init, deploy_operate
+from cabafl.cli import deploy_compare, deploy_init, deploy_operate
 from cabafl.cli.arguments import ExperimentFile, Quiet, Settings
-from cabafl.cli.console import LiveFile, console
+from cabafl.cli.console import console
+from cabafl.cli.deploy_output import LogForm, make_log, outputs, require_deploy
 from cabafl.cli.run import new_folder, read_experiment, stoppable, summary_table
 from cabafl.errors import UserError
 
-if TYPE_CHECKING:
-    from cabafl.config import Experiment
-    from cabafl.deployment.log import Log
-    from cabafl.lifecycle.run import Listener
-
 app = typer.Typer(no_args_is_help=True)
-
-LogForm = Annotated[str, typer.Option("--log", help="Form of the log lines on standard error: text or json.")]
 
 
 @app.callback()
 def _group() -> None:
     """Run on real devices, over MQTT with TLS (pip install 'cabafl\\[deploy]')."""
-
-
-def require_deploy() -> None:
-    """Raises `UserError` if the extra is not installed."""
-    try:
-        import cryptography  # noqa: F401
-        import paho.mqtt.client  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"real devices need {error.name}: pip install 'cabafl[deploy]'") from None
 
 
 app.command()(deploy_init.init)
@@ -54,15 +39,14 @@ def server(
     experiment = read_experiment(file, settings)
     from cabafl.deployment.folder.layout import FleetFolder
     from cabafl.deployment.mqtt.fleet import MqttFleet
-    from cabafl.deployment.server.commands import COMMANDS
+    from cabafl.deployment.server.operator import COMMANDS, STATUS
     from cabafl.deployment.server.serve import Station, serve
-    from cabafl.deployment.server.status import STATUS
 
     fleet = FleetFolder.load(folder)
     path = out or fleet.state / "run"
     with ExitStack() as stack:
         stack.enter_context(stoppable(path, f"cabafl deploy server {folder} ..."))
-        listener, writer = _outputs(stack, experiment, log, quiet)
+        listener, writer = outputs(stack, experiment, log, quiet)
         station = Station(path, writer, fleet.state / STATUS, fleet.state / COMMANDS, listener)
         summary = serve(experiment, MqttFleet(fleet), station)
     _show(summary, path, quiet)
@@ -90,8 +74,8 @@ def device(
             raise UserError(f"--id = {number}: no such device; accepted: {', '.join(map(str, folders)) or 'none'}")
         folder = folders[number]
     own = Device.load(folder)
-    sys.path.insert(0, str(own.folder))  # the user's data loader may be next to device.toml
-    writer = _log(log)
+    sys.path.append(str(own.folder))  # the user's data loader may be next to device.toml
+    writer = make_log(log)
     logging.basicConfig(level=logging.INFO, handlers=[LogHandler(writer)])
     DeviceLoop(own.id, device_account(own), Participant(own), writer).run()
 
@@ -119,35 +103,16 @@ def local(
     experiment = with_defaults(experiment, devices)
     with ExitStack() as stack:
         stack.enter_context(stoppable(bed.path, f"the same command and --out {bed.path}"))
-        listener, writer = _outputs(stack, experiment, log, quiet)
+        listener, writer = outputs(stack, experiment, log, quiet)
         summary = bed.serve(experiment, listener, writer)
     _show(summary, bed.run, quiet)
 
 
+app.command()(deploy_compare.compare)
 app.command()(deploy_operate.status)
 app.command()(deploy_operate.stop)
 app.command()(deploy_operate.export)
 app.command(name="set")(deploy_operate.change)
-
-
-def _outputs(stack: ExitStack, experiment: "Experiment", form: str, quiet: bool) -> tuple["Listener | None", "Log"]:
-    """A bar and the log above it on a terminal, else the log only, which has a line of progress every minute."""
-    if quiet or not console.is_terminal:
-        return None, _log(form)
-    from cabafl.cli.progress import Progress
-
-    bar = stack.enter_context(Progress(experiment, enabled=True, wall=True))
-    return bar, _log(form, LiveFile())
-
-
-def _log(form: str, file: Any = None) -> "Log":
-    from cabafl.deployment.log import Log
-
-    if form == "text":
-        return Log("text", file)
-    if form == "json":
-        return Log("json", file)
-    raise UserError(f"--log = {form!r}: unknown; accepted: text, json")
 
 
 def _show(summary: dict[str, Any] | None, path: Path, quiet: bool) -> None:

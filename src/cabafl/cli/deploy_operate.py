@@ -11,10 +11,11 @@ from cabafl.errors import UserError
 
 if TYPE_CHECKING:
     from cabafl.deployment.folder.layout import FleetFolder
-    from cabafl.deployment.server.commands import CommandKind
+    from cabafl.deployment.server.operator import CommandKind
 
 Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Fleet folder on the server, or the folder of `deploy local`.")
+    Path,
+    typer.Argument(metavar="DIR", help="Fleet folder on the server, or the folder of `deploy local` or `compare`."),
 ]
 STOP_TIMEOUT = 3600.0  # seconds
 
@@ -26,7 +27,7 @@ def status(
     """Show the state of the run and of each device: the model it holds, when it was last seen, its faults."""
     import json
 
-    from cabafl.deployment.server.status import STATUS, read_status
+    from cabafl.deployment.server.operator import STATUS, read_status
 
     found = read_status(_fleet(folder).state / STATUS)
     if as_json:
@@ -41,7 +42,7 @@ def stop(
     wait: Annotated[bool, typer.Option(help="Wait until the run has ended.")] = True,
 ) -> None:
     """End the run early, with its model, summary and curve, as if its time were over."""
-    from cabafl.deployment.server.status import STATUS, read_status
+    from cabafl.deployment.server.operator import STATUS, read_status
 
     fleet = _running(folder, "stop")
     console.print(_command(fleet, "stop", {"at_once": now}), soft_wrap=True)
@@ -49,17 +50,19 @@ def stop(
         return
     import time
 
-    from cabafl.deployment.server.commands import LOCK, is_running
+    from cabafl.deployment.server.operator import LOCK, is_running
 
+    run = read_status(fleet.state / STATUS)["run"]
     deadline = time.monotonic() + STOP_TIMEOUT
-    while is_running(fleet.state / LOCK):
+    while is_running(fleet.state / LOCK) and read_status(fleet.state / STATUS)["run"] == run:
         if time.monotonic() > deadline:
             raise UserError(
                 f"the run has not ended after {STOP_TIMEOUT:g} s; `cabafl deploy stop {folder} --now` ends it"
             )
         time.sleep(0.2)
     found = read_status(fleet.state / STATUS)
-    console.print(f"{found['state']}: {found['run']}", soft_wrap=True)
+    state = found["state"] if found["run"] == run else "complete"  # a comparison has gone on to its next run
+    console.print(f"{state}: {run}", soft_wrap=True)
 
 
 def export(
@@ -67,7 +70,7 @@ def export(
     out: Annotated[Path, typer.Option(help="File for the model, in safetensors format; must not exist.")],
 ) -> None:
     """Write the current global model of a run that is going on, or of one that was interrupted."""
-    from cabafl.deployment.server.commands import LOCK, is_running
+    from cabafl.deployment.server.operator import LOCK, is_running
 
     fleet, out = _fleet(folder), out.resolve()
     if out.exists():
@@ -78,7 +81,7 @@ def export(
         console.print(f"{_command(fleet, 'export', {}, out)}: {out}", soft_wrap=True)
         return
     from cabafl.deployment.server.export import export_stopped
-    from cabafl.deployment.server.status import STATUS, read_status
+    from cabafl.deployment.server.operator import STATUS, read_status
 
     console.print(export_stopped(Path(read_status(fleet.state / STATUS)["run"]), out), soft_wrap=True)
 
@@ -92,7 +95,7 @@ def change(
 
 
 def _fleet(folder: Path) -> "FleetFolder":
-    """A fleet folder, also that inside a folder of `deploy local`."""
+    """A fleet folder, also that inside a folder of `deploy local` or `compare`."""
     from cabafl.deployment.folder.layout import SETTINGS, FleetFolder
 
     inner = folder / "fleet"
@@ -100,16 +103,18 @@ def _fleet(folder: Path) -> "FleetFolder":
 
 
 def _running(folder: Path, what: str) -> "FleetFolder":
-    from cabafl.deployment.server.commands import LOCK, is_running
+    from cabafl.deployment.server.operator import LOCK, is_running
 
     fleet = _fleet(folder)
     if not is_running(fleet.state / LOCK):
-        raise UserError(f"{what}: no server runs on this fleet; accepted: while `cabafl deploy server` or `local` runs")
+        raise UserError(
+            f"{what}: no server runs on this fleet; accepted: while `cabafl deploy server`, `local` or `compare` runs"
+        )
     return fleet
 
 
 def _command(fleet: "FleetFolder", kind: "CommandKind", values: dict[str, Any], out: Path | None = None) -> str:
-    from cabafl.deployment.server.commands import COMMANDS, send_command
+    from cabafl.deployment.server.operator import COMMANDS, send_command
 
     return send_command(fleet.state / COMMANDS, kind, values, out)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cabafl.cli import bench, compare, config, data, deploy, lists, observe, report, reproduce, run
+from cabafl.cli import bench, compare, config, data, deploy, lists, observe, report, reproduce, run, sweep
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
 from cabafl.processes.lifeline import PARENT, die_with_parent
@@ -41,6 +41,7 @@ def _options(
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("compare")(compare.compare)
+app.command("sweep")(sweep.sweep)
 app.command("ablate")(compare.ablate)
 app.command("observe")(observe.observe)
 app.command("report")(report.report)
@@ -57,7 +58,8 @@ def main() -> None:
     """Entry point. A `UserError` is one line and exit code 2, a `RunStopped` one line and exit code 1."""
     if PARENT in os.environ:  # a run of a comparison: stops with a checkpoint if the comparison dies
         die_with_parent(int(os.environ[PARENT]), signal.SIGTERM)
-    sys.path.insert(0, str(Path.cwd()))  # for the user's models and methods, given as package.module:Class
+    # For the user's models and methods, given as package.module:Class. Last: a file queue.py hides no module of Python.
+    sys.path.append(str(Path.cwd()))
     try:
         app()
     except UserError as error:

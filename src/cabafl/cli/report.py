@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cabafl.cli.arguments import Quiet, Targets
 from cabafl.cli.console import console, print_notice
 from cabafl.errors import UserError
+
+if TYPE_CHECKING:
+    from cabafl.reporting.report import ReportPaths
+    from cabafl.reporting.sweep import Sweep
 
 
 def report(
@@ -20,14 +24,31 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Compare finished runs in tables, figures and a self-contained HTML page."""
-    _report(folders, None, out, parse_targets(targets), quiet, ())
+    from cabafl.reporting.report import build_report
+    from cabafl.reporting.runs import load_runs
+
+    left_out: list[str] = []
+    percentages = parse_targets(targets)
+    runs = load_runs(folders, None, left_out.append)
+    _print(build_report(runs, out, percentages, notes=left_out), left_out, quiet)
 
 
 def write_report(
-    labels: Mapping[Path, str], out: Path, targets: Sequence[float] | None, quiet: bool, notes: Sequence[str] = ()
+    labels: Mapping[Path, str],
+    out: Path,
+    targets: Sequence[float] | None,
+    quiet: bool,
+    notes: Sequence[str] = (),
+    sweep: "Sweep | None" = None,
 ) -> None:
     """Reports on run folders whose labels (run folder -> label) are known, with ``notes`` shown on the page."""
-    _report(list(labels), labels, out, targets, quiet, notes)
+    from cabafl.reporting.report import build_report
+    from cabafl.reporting.runs import load_runs
+
+    left_out: list[str] = []
+    runs = load_runs(list(labels), labels, left_out.append)
+    written = build_report(runs, out, targets, notes=[*notes, *left_out], sweep=sweep)
+    _print(written, left_out, quiet)
 
 
 def parse_targets(text: str | None) -> list[float] | None:
@@ -43,23 +64,11 @@ def parse_targets(text: str | None) -> list[float] | None:
     return values
 
 
-def _report(
-    folders: Sequence[Path],
-    labels: Mapping[Path, str] | None,
-    out: Path,
-    targets: Sequence[float] | None,
-    quiet: bool,
-    notes: Sequence[str],
-) -> None:
+def _print(written: "ReportPaths", left_out: Sequence[str], quiet: bool) -> None:
     from cabafl.reporting.formats import terminal
-    from cabafl.reporting.report import build_report
-    from cabafl.reporting.runs import load_runs
 
-    left_out: list[str] = []
-    runs = load_runs(folders, labels, left_out.append)
     for text in left_out:
         print_notice("warning", text)
-    written = build_report(runs, out, targets, notes=[*notes, *left_out])
     if quiet:
         return
     for table in written.tables:

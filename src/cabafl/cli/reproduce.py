@@ -11,8 +11,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from cabafl.cli.arguments import Quiet
-from cabafl.cli.compare import Jobs, _GridProgress, _parse_jobs
 from cabafl.cli.console import console, print_notice
+from cabafl.cli.grid import GridProgress, Jobs, parse_jobs
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def reproduce(
     request = Request(chosen, scale, folder, seeds, _methods(methods), only, roots, _part(part))
     work = Reproduction(request, runs or [])
     _check_data(work, strict=make_runs and not {ALL, CLAIMS} & set(names), quiet=quiet or names == [CLAIMS])
-    _carry_out(work, names, make_runs and names != [CLAIMS], _parse_jobs(jobs), quiet)
+    _carry_out(work, names, make_runs and names != [CLAIMS], parse_jobs(jobs), quiet)
 
 
 def _artefacts(names: Sequence[str]) -> "list[Artefact]":
@@ -152,7 +152,7 @@ def _carry_out(work: "Reproduction", names: Sequence[str], make_runs: bool, core
                 _announce(missing, planned, work.request.scale)
             for folder in work.outdated:
                 print_notice("not used", f"{folder}: made by a version that counts other costs")
-            with _GridProgress(missing, enabled=not quiet) as progress:
+            with GridProgress(missing, enabled=not quiet) as progress:
                 try:
                     run_grid(missing, cores, progress.update)
                 except KeyboardInterrupt:

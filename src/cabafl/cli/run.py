@@ -22,11 +22,16 @@ def read_experiment(file: Path | None, settings: list[str] | None) -> "Experimen
     """Loads the experiment of a command line. A word with ``=`` is a setting, any other the file, in any order."""
     from cabafl.config import load_experiment
 
+    return load_experiment(*file_and_settings(file, settings))
+
+
+def file_and_settings(file: Path | None, settings: list[str] | None) -> tuple[Path | None, list[str]]:
+    """Sorts the words of a command line; raises `UserError` for a second file."""
     words = [*([str(file)] if file is not None else []), *(settings or [])]
     files = [Path(word) for word in words if "=" not in word]
     if len(files) > 1:
         raise UserError(f"{files[1]}: a second experiment file; accepted: one file and section.key=value settings")
-    return load_experiment(files[0] if files else None, [word for word in words if "=" in word])
+    return files[0] if files else None, [word for word in words if "=" in word]
 
 
 def run(
@@ -119,16 +124,17 @@ def summary_table(summary: dict[str, Any]) -> Table:
     """Formats ``summary.json`` for the terminal."""
 
     def percent(value: float | None) -> str:
-        return "too few evaluations" if value is None else f"{100 * value:.2f}"
+        return "too few versions" if value is None else f"{100 * value:.2f}"
 
     best = percent(summary["best_window_mean"])
     if summary["best_window_deviation"] is not None:
         best += f" ± {100 * summary['best_window_deviation']:.2f}"
     losses = ", ".join(f"{n} {reason}" for reason, n in summary["losses"].items()) or "none"
     rows = {
-        f"accuracy, best {summary['window']}-evaluation window (%)": best,
+        f"accuracy, best window of {summary['window']} versions (%)": best,
         "final accuracy (%)": percent(summary["final_accuracy"]),
         "stability (deviation of the moving average) (%)": percent(summary["stability"]),
+        "the same around its trend (%)": percent(summary["stability_detrended"]),
         "fairness (variance of selection shares)": "-" if summary["fairness"] is None else f"{summary['fairness']:.2e}",
         f"{summary['clock']} time (s)": f"{summary['time']:,.0f}",
         "versions published": f"{summary['versions']:,}",

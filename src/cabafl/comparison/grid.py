@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cabafl.assembly import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
@@ -53,6 +53,14 @@ class GridRun:
             return 0.0
 
 
+class GridCase(NamedTuple):
+    """What is run with every seed; ``name`` is the beginning of the folder's name."""
+
+    label: str
+    name: str
+    experiment: Experiment
+
+
 def make_grid(
     base: Experiment, variants: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], out: Path
 ) -> list[GridRun]:
@@ -61,12 +69,21 @@ def make_grid(
     Runs with the same seed share everything but the method: partition, initial weights, device speeds, shuffles and
     evaluation times.
     """
+    cases = []
+    for label, keys in variants.items():
+        experiment = base.model_copy(update={"method": type(base.method)(**keys)})
+        make_method(experiment)  # finds an invalid key before anything starts
+        cases.append(GridCase(label, label, experiment))
+    return make_runs(cases, seeds, out)
+
+
+def make_runs(cases: Sequence[GridCase], seeds: Sequence[int], out: Path) -> list[GridRun]:
+    """Returns a run for every seed and case, all cases of a seed together; raises `UserError` for a foreign folder."""
     runs = []
     for seed in seeds:
-        for label, keys in variants.items():
-            experiment = base.model_copy(update={"seed": seed, "method": type(base.method)(**keys)})
-            make_method(experiment)  # finds an invalid key before anything starts
-            runs.append(GridRun(label, seed, experiment, out / "runs" / f"{label}-seed{seed}"))
+        for case in cases:
+            experiment = case.experiment.model_copy(update={"seed": seed})
+            runs.append(GridRun(case.label, seed, experiment, out / "runs" / f"{case.name}-seed{seed}"))
     for run in runs:
         check_folder(run)
     return runs
@@ -130,7 +147,7 @@ def _start(run: GridRun) -> None:
     workers = [] if run.experiment.run.executor == "ray" else [f"run.workers={0 if run.cores == 1 else run.cores}"]
     run.folder.parent.mkdir(parents=True, exist_ok=True)
     run.log = _beside(run.folder, ".log")
-    command = [sys.executable, "-m", "cabafl"]
+    command = [sys.executable, "-P", "-m", "cabafl"]
     if (run.folder / EXPERIMENT).exists():
         command += ["resume", str(run.folder), *workers]
     else:

@@ -13,8 +13,8 @@ import torch
 
 from cabafl.assembly import make_data, make_task
 from cabafl.config import Experiment
-from cabafl.data.dataset import Dataset, Split
-from cabafl.data.partition import Partition, make_partition
+from cabafl.data.dataset import Dataset, Partition, Split
+from cabafl.data.partition import make_partition
 from cabafl.errors import UserError
 from cabafl.learning.features import features_of_each, find_layer
 from cabafl.learning.task import Task

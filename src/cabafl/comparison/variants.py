@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cabafl import methods
-from cabafl.config import Experiment, apply_override
+from cabafl.config import Experiment, MethodSection, apply_override
 from cabafl.errors import UserError
 from cabafl.paper.published import METHODS
 from cabafl.validation import unknown
@@ -20,11 +20,14 @@ ABLATION: dict[str, dict[str, Any]] = {
 }
 
 
-def method_variants(names: str, base: Experiment, overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+def method_variants(
+    names: str, base: Experiment, overrides: Sequence[str], in_file: MethodSection | None = None
+) -> dict[str, dict[str, Any]]:
     """Returns one variant per method of ``--methods``: names separated by commas, ``paper`` or ``all``.
 
-    The keys of ``[method]`` in ``base`` apply to the method named there, ``overrides`` (``fedasync.alpha=0.5``) to the
-    method they name. Raises `UserError` for an unknown, repeated or missing method.
+    The keys of ``[method]`` in ``base`` apply to the method named there, and so do those of the file alone
+    (``in_file``); ``overrides`` (``fedasync.alpha=0.5``) apply to the method they name. Raises `UserError` for an
+    unknown, repeated or missing method.
     """
     chosen = list(METHODS) if names == "paper" else list(methods.NAMES) if names == "all" else names.split(",")
     for name in chosen:
@@ -33,16 +36,18 @@ def method_variants(names: str, base: Experiment, overrides: Sequence[str]) -> d
     tables: dict[str, Any] = {}
     for text in overrides:
         apply_override(tables, text)
-    missing = [name for name in tables if name not in chosen]
-    if missing:
-        raise UserError(f"{missing[0]}: a setting for a method that is not compared; accepted: {', '.join(chosen)}")
+    for name, keys in tables.items():
+        if name not in chosen:
+            raise UserError(f"{name}: a setting for a method that is not compared; accepted: {', '.join(chosen)}")
+        if not isinstance(keys, dict) or "name" in keys:
+            raise UserError(f"{name} = {keys!r}: not a key of a method; accepted: {name}.key=value")
+    given = {section.name: section.parameters for section in (in_file or base.method, base.method)}
     variants: dict[str, dict[str, Any]] = {}
     for name in chosen:
         label = name.rpartition(":")[2]
         if label in variants:
             raise UserError(f"--methods = {names!r}: two methods called {label}; accepted: different names")
-        given = base.method.parameters if name == base.method.name else {}
-        variants[label] = {"name": name, **given, **tables.get(name, {})}
+        variants[label] = {"name": name, **given.get(name, {}), **tables.get(name, {})}
     return variants
 
 

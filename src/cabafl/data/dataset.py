@@ -1,9 +1,12 @@
-"""What every reader returns: tensors in one `Dataset`, whether images, vectors or text."""
+"""What every reader returns: tensors in one `Dataset`, whether images, vectors or text; and which device has which of
+its samples."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Kind = Literal["image", "vector", "text"]
@@ -69,3 +72,25 @@ class Dataset:
     def with_train(self, train: Split) -> "Dataset":
         """A copy with other training samples."""
         return replace(self, train=train)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Device k has the samples ``indices[offsets[k]:offsets[k + 1]]``. Two arrays, for any number of devices."""
+
+    indices: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples per device."""
+        return np.diff(self.offsets)
+
+    def device(self, k: int) -> NDArray[np.int64]:
+        """Sample numbers of device k, ascending."""
+        if not 0 <= k < len(self):
+            raise IndexError(f"device {k} of {len(self)}")
+        return self.indices[self.offsets[k] : self.offsets[k + 1]]

@@ -1,13 +1,12 @@
 """Assigns the training samples to devices."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cabafl.data.dataset import Split
+from cabafl.data.dataset import Partition, Split
 from cabafl.errors import UserError
 from cabafl.names import PARTITIONS
 from cabafl.rng import rng
@@ -16,28 +15,6 @@ from cabafl.validation import unknown
 Int = NDArray[np.int64]
 DEFAULT_DEVICES = 100
 MAX_REDRAWS = 1000  # of a Dirichlet split in which a device has too few samples
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Device k has the samples ``indices[offsets[k]:offsets[k + 1]]``. Two arrays, for any number of devices."""
-
-    indices: Int
-    offsets: Int
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def sizes(self) -> Int:
-        """Samples per device."""
-        return np.diff(self.offsets)
-
-    def device(self, k: int) -> Int:
-        """Sample numbers of device k, ascending."""
-        if not 0 <= k < len(self):
-            raise IndexError(f"device {k} of {len(self)}")
-        return self.indices[self.offsets[k] : self.offsets[k + 1]]
 
 
 def make_partition(

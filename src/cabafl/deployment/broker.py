@@ -22,10 +22,15 @@ def find_mosquitto() -> str | None:
     return shutil.which(PROGRAM, path=_PATH)
 
 
-def start_broker(children: Children, fleet: FleetFolder) -> Child:
-    """Starts the broker of a fleet that listens on loopback; returns when it accepts connections."""
+def require_broker() -> None:
+    """Raises `UserError` if the broker is not installed."""
     if find_mosquitto() is None:
         raise UserError("mosquitto: not installed; accepted: version 2.0 or newer (Debian: apt-get install mosquitto)")
+
+
+def start_broker(children: Children, fleet: FleetFolder) -> Child:
+    """Starts the broker of a fleet that listens on loopback; returns when it accepts connections."""
+    require_broker()
     port = fleet.settings.port
     if answers(port):
         raise UserError(f"port = {port}: in use on this machine; accepted: a free port")

@@ -2,10 +2,9 @@
 
 It consists of files that are only appended to (`engine.segment`). A new one begins with each checkpoint; files whose
 inputs a checkpoint includes are deleted. A restarted server restores its checkpoint and replays the inputs after it.
-``quarantine.json`` names the inputs that a replay leaves out.
+What a replay leaves out is in the quarantine beside them (`engine.quarantine`).
 """
 
-import json
 import os
 import shutil
 from collections import deque
@@ -14,15 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from cabafl.engine.inputs import Input
+from cabafl.engine.quarantine import Quarantine
 from cabafl.engine.segment import Segment, damaged, new_head, pack
 from cabafl.engine.tensors import pieces, write_whole
 from cabafl.errors import UserError
-from cabafl.files import as_json, cannot_record, sync_folder, write_atomic
+from cabafl.files import cannot_record, sync_folder
 from cabafl.recording.folder import JOURNAL
 
-QUARANTINE = "quarantine.json"
 SEGMENT_BYTES = 64 << 20  # a longer file is followed by a new one also between checkpoints
-WHY_LENGTH = 300  # characters kept of the reason for a quarantine
 
 
 class Journal:
@@ -43,7 +41,7 @@ class Journal:
         self._firsts = sorted(int(path.stem) for path in self.path.glob("*.log"))  # the first input of each file
         self._superfluous: deque[int] = deque()  # the first input of files to delete
         self._pending: list[memoryview] = []  # added, not committed
-        self._quarantined, self._poisoned = _read_quarantine(self.path / QUARANTINE)
+        self.quarantine = Quarantine(self.path)
         self.length = self._recover() if self._firsts else 0
         if not self._firsts:
             self._begin(0)
@@ -125,28 +123,11 @@ class Journal:
         while len(self._firsts) > 1 and self._firsts[1] <= first:
             self._superfluous.append(self._firsts.pop(0))
         self._delete_one()
-        self._poisoned = {number: why for number, why in self._poisoned.items() if number >= self._firsts[0]}
+        self.quarantine.forget(self._firsts[0])
 
     def _delete_one(self) -> None:
         if self._superfluous:
             self._file(self._superfluous.popleft()).unlink(missing_ok=True)
-
-    def quarantine(self, number: int, why: str) -> None:
-        """Marks an input that must not be handled again, and returns when that is on disk."""
-        if number in self._poisoned:
-            return
-        self._poisoned[number] = " ".join(why.split())[:WHY_LENGTH]
-        self._quarantined += 1
-        table = {"quarantined": self._quarantined, "inputs": {str(n): why for n, why in self._poisoned.items()}}
-        try:
-            write_atomic(self.path / QUARANTINE, as_json(table))
-        except OSError as error:
-            raise cannot_record(error, self.path) from error
-
-    @property
-    def quarantined(self) -> int:
-        """How many inputs were quarantined in the whole run."""
-        return self._quarantined
 
     # Reading
 
@@ -161,7 +142,7 @@ class Journal:
         for start, end in zip(self._firsts, [*self._firsts[1:], self._durable], strict=True):
             if end > first:
                 for number, given in Segment(self._file(start), start).inputs(first, end):
-                    if number not in self._poisoned:
+                    if number not in self.quarantine.inputs:
                         yield number, given
 
     # The end
@@ -178,13 +159,3 @@ class Journal:
         self.close()
         if not self.keep:
             shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _read_quarantine(path: Path) -> tuple[int, dict[int, str]]:
-    if not path.exists():
-        return 0, {}
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        return int(table["quarantined"]), {int(number): str(why) for number, why in table["inputs"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise damaged(path, "not a list of inputs") from None

@@ -16,7 +16,8 @@ class Ledger(State):
     feature_downloads: int = 0
     feature_uploads: int = 0
     bytes: int = 0
-    joules: float = 0.0
+    joules: float = 0.0  # of jobs and feature collections that have ended
+    idle_joules: float = 0.0  # of waiting devices, at the last evaluation
     slowed: int = 0  # jobs during which the device slowed down
     losses: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by reason
     staleness: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # uploads by staleness

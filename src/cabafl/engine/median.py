@@ -1,9 +1,13 @@
-"""A running median in which every device has one vote."""
+"""A running median in which every device has one vote, and the timeout that follows from it."""
 
 from bisect import bisect_left, insort
 from typing import Any
 
 from cabafl.state import State
+
+TIMEOUT_FACTOR = 5.0  # of the median job time
+SHORTEST_TIMEOUT = 30.0  # seconds; below it the network and a busy device make more difference than the job
+ENOUGH_UPLOADS = 3  # before the median counts; with few slots half of them, so that the first round cannot stall
 
 
 class VotedMedian(State):
@@ -46,3 +50,12 @@ class VotedMedian(State):
     def value(self) -> float | None:
         """The median; None without votes."""
         return self._ordered[(len(self._ordered) - 1) // 2] if self._ordered else None
+
+
+def automatic_timeout(durations: VotedMedian, uploads: int, slots: int) -> float | None:
+    """Seconds after which a server of real devices gives up a job, if the experiment leaves that to it
+    (``run.slot_timeout = "auto"``); None as long as too little is known."""
+    median = durations.value()
+    if median is None or uploads < min(ENOUGH_UPLOADS, (slots + 1) // 2):
+        return None
+    return max(SHORTEST_TIMEOUT, TIMEOUT_FACTOR * median)

@@ -1,6 +1,9 @@
-"""What the engine on the wall clock wants to be sent to devices."""
+"""What the engine on the wall clock wants to be sent to devices, and what it has planned for later."""
 
+import heapq
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
 
 from cabafl.methods.base import FeatureKind, Ints, Weights
 from cabafl.state import State
@@ -23,3 +26,46 @@ class Orders:
     jobs: list[int]  # to send
     ask: bool  # whether to send the feature query
     cancelled: list[tuple[int, int]]  # (job, device): the device need not go on with it
+
+
+class Alarm(IntEnum):
+    """What happens at a scheduled time of the wall clock."""
+
+    TIMER = 1  # set by the method
+    EVALUATE = 2
+    REST = 3  # a device has rested
+
+
+class AlarmQueue(State):
+    """Alarms by time; those with the same time in the order in which they were set."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, int, Any]] = []
+        self._serial = 0
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint stores."""
+        return {"heap": self._heap, "serial": self._serial}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Sets everything from a `state`."""
+        self._heap, self._serial = list(state["heap"]), state["serial"]
+
+    def set(self, time: float, kind: Alarm, what: Any) -> None:
+        """Adds an alarm."""
+        self._serial += 1
+        heapq.heappush(self._heap, (time, self._serial, int(kind), what))
+
+    def next(self) -> float:
+        """Time of the first alarm; infinite if there is none."""
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def pop(self) -> tuple[int, Alarm, Any]:
+        """Removes the first alarm; returns its serial number, its kind and what it is about."""
+        _, serial, kind, what = heapq.heappop(self._heap)
+        return serial, Alarm(kind), what
+
+    def drop(self, kind: Alarm) -> None:
+        """Removes all alarms of a kind."""
+        self._heap = [alarm for alarm in self._heap if alarm[2] != kind]
+        heapq.heapify(self._heap)

@@ -62,7 +62,7 @@ class Outbox:
             ledger.feature_downloads,
             ledger.transfers,
             ledger.bytes,
-            ledger.joules,
+            ledger.joules + ledger.idle_joules,
         )
         self.waiting.append(_PendingRow(time, score, totals))
         self.put = self.waiting.append

@@ -4,9 +4,10 @@ It uses no network: `deployment.server` turns messages into inputs and orders in
 evaluations happen when the first input after their time arrives, in the order of their times.
 """
 
-import heapq
 import math
+from collections.abc import Callable, Container
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,11 @@ import torch
 from cabafl.engine.changes import CHANGEABLE, Value
 from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flight
 from cabafl.engine.defence import DEPLOYED, MOST_JOULES, MOST_LOSS, MOST_SECONDS, distance
-from cabafl.engine.idle import IdleSet
+from cabafl.engine.idle import IdleSet, Resting
 from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Input, Joined, Left, Passed, Started, Stopping
-from cabafl.engine.median import VotedMedian
-from cabafl.engine.orders import Orders, Question
-from cabafl.engine.resting import Resting
-from cabafl.engine.timeouts import Alarm, automatic_timeout
+from cabafl.engine.median import VotedMedian, automatic_timeout
+from cabafl.engine.orders import Alarm, AlarmQueue, Orders, Question
+from cabafl.engine.quarantine import attempt
 from cabafl.methods.base import PLAIN, FeatureKind, Job, LossReason, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Lost
 
@@ -42,7 +42,7 @@ class WallEngine(Engine):
         self.present: set[int] = set()
         self.flights: dict[int, Flight] = {}
         self.question: Question | None = None
-        self.alarms: list[tuple[float, int, int, Any]] = []
+        self.alarms = AlarmQueue()
         self.durations = VotedMedian(devices)  # seconds from dispatch to answer of each device's last job
         self.resting = Resting()
         self._last_dispatch = FOREVER  # no job of this number or a higher one is sent any more
@@ -51,7 +51,7 @@ class WallEngine(Engine):
         self._ordered: list[int] = []  # jobs not taken by `take_orders` yet
         self._cancelled: list[tuple[int, int]] = []
         self._ask = False
-        self._serial = 0
+        self.skipped: Container[str] = ()  # alarms at which the method failed before this server was started
         self._features = np.zeros((devices, 0), dtype=np.float32)
 
     # Orders of the method
@@ -96,7 +96,7 @@ class WallEngine(Engine):
 
     def set_timer(self, delay: float, name: str) -> None:
         """See `Server.set_timer`."""
-        self._set_alarm(self.now + delay, Alarm.TIMER, name)
+        self.alarms.set(self.now + delay, Alarm.TIMER, name)
 
     def collect_features(
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
@@ -126,7 +126,8 @@ class WallEngine(Engine):
             self._ring_until(given.time)
             self.now = max(self.now, given.time)
             self._handle(given)
-        self.outbox.flush()
+        if self.outbox.waiting:
+            self.outbox.flush()
 
     def _handle(self, given: Input) -> None:
         if isinstance(given, Arrived):
@@ -179,8 +180,7 @@ class WallEngine(Engine):
 
     def _reschedule_evaluations(self) -> None:
         """The next evaluation is at the next multiple of the interval."""
-        self.alarms = [alarm for alarm in self.alarms if alarm[2] != Alarm.EVALUATE]
-        heapq.heapify(self.alarms)
+        self.alarms.drop(Alarm.EVALUATE)
         self._set_evaluation(math.floor(self.now / self.limits.evaluate_every) + 1)
 
     def _limit_dispatches(self) -> None:
@@ -194,10 +194,6 @@ class WallEngine(Engine):
         if at_once:
             self._cancelled += [(number, self.flights[number].device) for number in self._pending]
         self.note("stop", at_once=at_once)
-
-    def pass_time(self, now: float) -> None:
-        """Handles everything that is due until ``now``."""
-        self.handle(Passed(now))
 
     @property
     def started(self) -> bool:
@@ -224,7 +220,7 @@ class WallEngine(Engine):
 
     def next_alarm(self) -> float:
         """Time of the next alarm or timeout; infinite if there is none."""
-        return min(self.alarms[0][0] if self.alarms else FOREVER, self._next_timeout())
+        return min(self.alarms.next(), self._next_timeout())
 
     def _next_timeout(self) -> float:
         """When the oldest job in flight is given up: all jobs have the same time, so it is the first."""
@@ -233,13 +229,9 @@ class WallEngine(Engine):
             return FOREVER
         return self.flights[next(iter(self._pending))].started + timeout
 
-    def _set_alarm(self, time: float, kind: Alarm, what: Any) -> None:
-        self._serial += 1
-        heapq.heappush(self.alarms, (time, self._serial, int(kind), what))
-
     def _set_evaluation(self, number: int) -> None:
         if self.limits.evaluate_versions is None:
-            self._set_alarm(self.limits.evaluate_every * number, Alarm.EVALUATE, number)
+            self.alarms.set(self.limits.evaluate_every * number, Alarm.EVALUATE, number)
 
     def _ring_until(self, now: float) -> None:
         end = now if self.limits.seconds is None else min(now, self.limits.seconds)
@@ -248,14 +240,24 @@ class WallEngine(Engine):
             if self._next_timeout() <= time:
                 self._time_out(next(iter(self._pending)))
                 continue
-            _, _, kind, what = heapq.heappop(self.alarms)
+            serial, kind, what = self.alarms.pop()
             if kind == Alarm.TIMER:
-                self.method.on_timer(self, what)
+                self._tell(f"timer {serial}", partial(self.method.on_timer, self, what))
             elif kind == Alarm.REST:
                 self._end_rest(what)
             else:
                 self._evaluate()
                 self._set_evaluation(what + 1)
+
+    def _tell(self, alarm: str, call: Callable[[], None]) -> None:
+        """Calls the method because of an alarm, unless it failed at that one before the server was started again."""
+        if alarm in self.skipped:
+            self.note("skip", alarm=alarm)
+        else:
+            attempt(alarm, call)
+
+    def _end_method(self) -> None:
+        self._tell("the end of the run", super()._end_method)
 
     def _join(self, given: Joined) -> None:
         """A device that joins again while it has a job has lost that job. One without samples is never idle."""
@@ -291,7 +293,7 @@ class WallEngine(Engine):
         del self._pending[number]
         flight.abandoned = True
         self._cancelled.append((number, flight.device))
-        self._lose(flight, "timeout")
+        self._tell(f"the timeout of job {number}", partial(self._lose, flight, "timeout"))
 
     def _arrive(self, given: Arrived) -> None:
         flight = self._land(given.job)
@@ -326,13 +328,15 @@ class WallEngine(Engine):
         if until is not None:
             if job.device in self.idle:
                 self.idle.remove(job.device)
-            self._set_alarm(until, Alarm.REST, job.device)
+            self.alarms.set(until, Alarm.REST, job.device)
             self.note("rest", device=job.device, until=until)
         super()._lose(job, reason)
 
     def _end_rest(self, device: int) -> None:
         if device not in self.idle and device not in self._job_of and self._free(device):
-            self.method.on_idle(self, device)
+            self._tell(
+                f"the end of a rest of device {device} at {self.now} s", partial(self.method.on_idle, self, device)
+            )
 
     def _fail(self, number: int, reason: LossReason) -> None:
         flight = self._land(number)
@@ -371,7 +375,6 @@ class WallEngine(Engine):
             "question": self.question,
             "alarms": self.alarms,
             "durations": self.durations,
-            "serial": self._serial,
             "resting": self.resting,
             "limits": self.limits,
             "norm_bound": self.norm_bound,
@@ -387,9 +390,8 @@ class WallEngine(Engine):
         self.flights, self.question = state["flights"], state["question"]
         self._job_of = {flight.device: number for number, flight in self.flights.items()}
         self._pending = {number: None for number, flight in self.flights.items() if not flight.abandoned}
-        self.alarms = list(state["alarms"])
+        self.alarms = state["alarms"]
         self.durations = state["durations"]
-        self._serial = state["serial"]
         self.resting = state["resting"]
         self.limits, self.norm_bound, self.changes = state["limits"], state["norm_bound"], state["changes"]
         self.stopping, last = state["stopping"]

@@ -1,25 +1,119 @@
-"""Jobs on persistent worker processes, seen from the parent; `worker.py` is the other end.
+"""Jobs on persistent worker processes: both ends of the connection, and the shared memory between them.
 
 Samples lie in shared memory that all workers map. Weights travel through shared buffers, two per worker: while it
 trains in one, its next model waits in the other. Everything else goes through a socket.
 """
 
 import contextlib
+import mmap
 import os
 import socket
 import subprocess
 import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
-from cabafl.execution.arena import Arena, Region, aligned, anonymous_file
-from cabafl.execution.base import NO_WEIGHTS, TrainJob, Warn
-from cabafl.execution.queued import JOBS_PER_WORKER, QueuedExecutor
-from cabafl.execution.task_arrays import arrays_of, use_arrays
+from cabafl.execution.base import JOBS_PER_WORKER, NO_WEIGHTS, QueuedExecutor, TrainJob, Warn, run_job
+from cabafl.execution.task_arrays import arrays_of, build_task, use_arrays
 from cabafl.learning.task import Task, TrainingResult
+
+ALIGNMENT = 64  # bytes
+
+# Shared memory: it has no name and no file, and is freed when the last process closes it
+
+
+def anonymous_file() -> int:
+    """A file descriptor of memory that child processes can inherit; grows with `os.ftruncate`."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("cabafl")
+    descriptor, path = tempfile.mkstemp(prefix="cabafl")  # other systems: an unlinked temporary file
+    Path(path).unlink()
+    return descriptor
+
+
+def aligned(size: int) -> int:
+    """``size`` in bytes, rounded up to the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Region(NamedTuple):
+    """Where an array lies in an arena."""
+
+    offset: int  # bytes
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Arena:
+    """Memory mapped by every process that has the descriptor; a `Region` locates an array in it."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.descriptor = descriptor
+        self.size = size
+        self._map = mmap.mmap(descriptor, max(size, 1))
+
+    @classmethod
+    def create(cls, descriptor: int, size: int) -> "Arena":
+        """Sizes the file to ``size`` bytes and maps it."""
+        os.ftruncate(descriptor, max(size, 1))
+        return cls(descriptor, size)
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, npt.NDArray[np.generic]], descriptor: int) -> "tuple[Arena, dict[str, Region]]":
+        """Copies arrays into the file behind ``descriptor``; returns the arena and each array's region."""
+        regions, end = {}, 0
+        for name, array in arrays.items():
+            regions[name] = Region(end, array.shape, array.dtype.str)
+            end += aligned(array.nbytes)
+        arena = cls.create(descriptor, end)
+        for name, array in arrays.items():
+            arena.array(regions[name])[...] = array
+        return arena, regions
+
+    def array(self, region: Region) -> npt.NDArray[Any]:
+        """A view of the shared memory: writes are visible to every process."""
+        count = int(np.prod(region.shape, dtype=np.int64))
+        view = np.frombuffer(self._map, dtype=np.dtype(region.dtype), count=count, offset=region.offset)
+        return view.reshape(region.shape)
+
+
+# In a worker process
+
+
+def serve(connection: Connection) -> None:
+    """The worker's end: receives the task, then jobs, until the connection closes. Replies (ticket, result); trained
+    weights go back in the job's buffer."""
+    torch.set_num_threads(1)
+    path, spec, processor, data, regions, weights = connection.recv()
+    sys.path[:] = path
+    arena, buffers = Arena(*data), Arena(*weights)
+    task = build_task(spec, processor, {name: arena.array(region) for name, region in regions.items()})
+    connection.send(("ready", None))
+    while True:
+        ticket, job, region = connection.recv()
+        buffer = buffers.array(region)
+        job = job._replace(weights=buffer)
+        try:
+            result: Any = run_job(task, job)
+        except Exception:
+            connection.send((ticket, RuntimeError(traceback.format_exc())))
+            continue
+        if isinstance(job, TrainJob):
+            np.copyto(buffer, result.weights)
+            result = result.loss
+        connection.send((ticket, result))
+
+
+# In the main process
 
 
 @dataclass
@@ -43,7 +137,7 @@ class ProcessExecutor(QueuedExecutor):
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         descriptors = (theirs.fileno(), self._weights_file, self._data_file)
-        command = [sys.executable, "-m", "cabafl.execution.worker", str(theirs.fileno()), str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "cabafl.execution.worker", str(theirs.fileno()), str(os.getpid())]
         process = subprocess.Popen(command, pass_fds=descriptors, env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
         return _Worker(process, Connection(ours.detach()))

@@ -24,8 +24,7 @@ import numpy as np
 import torch
 
 from cabafl.errors import RunStopped, UserError
-from cabafl.execution.base import NO_WEIGHTS, ExecutorJob, Warn, run_job
-from cabafl.execution.queued import JOBS_PER_WORKER, QueuedExecutor
+from cabafl.execution.base import JOBS_PER_WORKER, NO_WEIGHTS, ExecutorJob, QueuedExecutor, Warn, run_job
 from cabafl.execution.task_arrays import Arrays, arrays_of, build_task
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task, TrainingResult

@@ -5,8 +5,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from cabafl.data.dataset import Split
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Partition, Split
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 

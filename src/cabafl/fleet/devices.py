@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from cabafl.power import DEFAULT_POWER, Power
 from cabafl.rng import rng
 from cabafl.tiers import CONFIGS, TIERS
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 SHORTEST_JOB = 1.0  # seconds: a lower bound, even for a device with one sample
+ANSWER_SHARE = 1 / 15  # of a job's computing time: a third of one of 5 epochs
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,11 @@ class Fleet:
     sizes: Ints  # training samples
     compute_seconds: Floats  # of one job with the experiment's number of epochs
     link_seconds: Floats  # model to the device and back
-    latency: float  # waiting time per job; costs no energy
-    answer_seconds: Floats  # computing time of one feature collection (forward passes)
+    latency: float  # waiting time per job; costs idle power only
+    answer_seconds: Floats  # computing time of one feature collection: a forward pass over the samples
     compute_watts: Floats
     radio_watts: Floats
+    idle_watts: Floats
     tier: tuple[str, ...] = ()
     # Of a full job, precomputed: `job` is called for every event, and this halves its time (3 % of an event).
     _seconds: "memoryview[float]" = field(init=False, repr=False, compare=False)
@@ -56,6 +59,10 @@ class Fleet:
         joules += self.link_seconds * self.radio_watts
         return float((joules if len(devices) == len(joules) else joules[devices]).sum())
 
+    def collection_idle_joules(self, devices: Ints) -> float:
+        """Joules that idle power would take in the time ``devices`` compute and transfer for a feature collection."""
+        return float((self.idle_watts * (self.answer_seconds + self.link_seconds))[devices].sum())
+
 
 @dataclass(frozen=True)
 class Speeds:
@@ -73,10 +80,13 @@ def gaussian_fleet(
     *,
     link_seconds: float = 4.0,
     latency: float = 0.0,
-    compute_watts: float = 15.0,
-    radio_watts: float = 2.0,
+    answer_share: float = ANSWER_SHARE,
+    power: Power = DEFAULT_POWER,
 ) -> Fleet:
-    """Draws each device's seconds per sample once. As in the paper, job times do not depend on the number of epochs."""
+    """Draws each device's seconds per sample once. As in the paper, job times do not depend on the number of epochs.
+
+    ``answer_share`` of a job's computing time is that of a feature collection.
+    """
     speeds = speeds or Speeds()
     per_sample = np.maximum(rng(seed, "speed").normal(speeds.mean, speeds.deviation, len(sizes)), speeds.floor)
     seconds = per_sample * sizes.astype(np.float64)
@@ -85,9 +95,10 @@ def gaussian_fleet(
         compute_seconds=np.maximum(seconds, SHORTEST_JOB),
         link_seconds=np.full(len(sizes), link_seconds),
         latency=latency,
-        answer_seconds=seconds,
-        compute_watts=np.full(len(sizes), compute_watts),
-        radio_watts=np.full(len(sizes), radio_watts),
+        answer_seconds=seconds * answer_share,
+        compute_watts=np.full(len(sizes), power.compute),
+        radio_watts=np.full(len(sizes), power.radio),
+        idle_watts=np.full(len(sizes), power.idle),
     )
 
 
@@ -98,13 +109,13 @@ def tiered_fleet(
     *,
     link_seconds: float = 4.0,
     latency: float = 0.0,
-    compute_watts: Mapping[str, float],
-    radio_watts: Mapping[str, float],
+    answer_share: float = ANSWER_SHARE,
+    power: Mapping[str, Power],
 ) -> Fleet:
-    """Assigns quality tiers to the devices at random.
+    """Assigns quality tiers to the devices at random; ``power`` is by tier.
 
     A tier's time is that of a whole job. ``link_seconds`` of it count as transfer, which sets the radio's share of the
-    energy; no link time is added.
+    energy; no link time is added. A feature collection takes ``answer_share`` of the rest, and the transfer.
     """
     names = [name for name in TIERS for _ in range(counts.get(name, 0))]
     if len(names) != len(sizes):
@@ -119,9 +130,10 @@ def tiered_fleet(
         compute_seconds=seconds - link,
         link_seconds=link,
         latency=latency,
-        answer_seconds=seconds - link,
-        compute_watts=np.array([compute_watts[name] for name in tier]),
-        radio_watts=np.array([radio_watts[name] for name in tier]),
+        answer_seconds=(seconds - link) * answer_share,
+        compute_watts=np.array([power[name].compute for name in tier]),
+        radio_watts=np.array([power[name].radio for name in tier]),
+        idle_watts=np.array([power[name].idle for name in tier]),
         tier=tier,
     )
 

@@ -7,13 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cabafl import models
 from cabafl.config import Experiment, PrivacySection, TrainingSection
-from cabafl.data.dataset import Dataset, Kind, Split
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Dataset, Kind, Partition, Split
 from cabafl.learning.features import find_layer
-from cabafl.learning.task import Task
+from cabafl.learning.task import FlatModel, Task
 from cabafl.learning.training import seeded
-from cabafl.learning.weights import FlatModel
 from cabafl.rng import seed64
+from cabafl.values import Width
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -25,6 +24,7 @@ class TaskSpec(BaseModel):
 
     seed: Annotated[int, Field(ge=0)]
     model: str
+    width: Width
     kind: Kind
     input_shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=4)]
     classes: Count
@@ -40,6 +40,7 @@ class TaskSpec(BaseModel):
         return cls(
             seed=experiment.seed,
             model=experiment.model.name,
+            width=experiment.model.width,
             kind=dataset.kind,
             input_shape=dataset.input_shape,
             classes=dataset.classes,
@@ -60,7 +61,7 @@ class TaskSpec(BaseModel):
         ``repeatable`` = False: privacy noise is drawn from the operating system, as on real devices.
         """
         with seeded(seed64(self.seed, "initial weights")):
-            network = models.build(self.model, self.kind, self.input_shape, self.classes)
+            network = models.build(self.model, self.kind, self.input_shape, self.classes, self.width)
         layer = self.feature_layer or models.default_feature_layer(self.model, network)
         if self.feature_layer is not None:
             find_layer(network, layer)

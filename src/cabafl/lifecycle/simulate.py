@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from cabafl.assembly import SimulationParts, announce, assemble, engine_setup
+from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.virtual import VirtualEngine
@@ -68,7 +68,7 @@ def simulate(
         executor = workers.for_task(parts.task)
         folder = None
         if out is not None:
-            toml = experiment_toml(experiment, parts.method.parameters)
+            toml = experiment_toml(experiment, make_method(experiment).parameters)
             folder = RunFolder.create(Path(out), toml, environment(VirtualEngine.clock))
         return _run(parts, executor, folder, listener)
 

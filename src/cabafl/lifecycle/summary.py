@@ -8,13 +8,12 @@ from cabafl.config import Experiment
 from cabafl.engine.core import Engine
 from cabafl.learning.dp import DpSgd, epsilon
 from cabafl.recording.events import Evaluated
-from cabafl.recording.metrics import WINDOW, best_window_mean, fairness, stability
+from cabafl.recording.metrics import WINDOW, accuracy_figures, fairness
 
 
 def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wall_seconds: float) -> dict[str, Any]:
     """In a simulation, everything but ``wall_seconds`` is the same in every repetition."""
     accuracy = [row.accuracy for row in rows]
-    best = best_window_mean(accuracy)
     last, ledger = rows[-1], engine.ledger
     dp = DpSgd.of(experiment.privacy)
     spent = {} if dp is None else {"epsilon": _epsilon(experiment, engine, dp)}
@@ -22,13 +21,11 @@ def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wal
         "method": experiment.method.name,
         "seed": experiment.seed,
         "clock": engine.clock,
-        "best_window_mean": best[0] if best else None,
-        "best_window_deviation": best[1] if best else None,
+        **accuracy_figures(rows),
         "window": WINDOW,
         "best_accuracy": max(accuracy),
         "final_accuracy": last.accuracy,
         "final_loss": last.loss,
-        "stability": stability(accuracy),
         "fairness": fairness(engine.selections.tolist()),
         "evaluations": len(rows),
         "time": last.time,
@@ -39,6 +36,7 @@ def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wal
         "transfers": last.transfers,
         "bytes": last.bytes,
         "joules": last.joules,
+        "idle_joules": ledger.idle_joules,
         "losses": dict(sorted(ledger.losses.items())),
         "slowed": ledger.slowed,
         "mean_staleness": ledger.mean_staleness,

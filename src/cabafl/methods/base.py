@@ -7,7 +7,7 @@ through `Server`.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,15 @@ class Parameters(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def settled(self, devices: int, simulated: bool) -> Self:
+        """These parameters with everything decided that depends on the fleet; called once, before the run.
+
+        Args:
+            devices: Number of devices of the fleet.
+            simulated: False: they are real, and the fleet may change during the run.
+        """
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field
 
 from cabafl.methods.base import Floats, Needs, Objective, Parameters, Server, Upload, Weights
-from cabafl.methods.slots import RoundMethod
+from cabafl.methods.slots import RoundMethod, default_buffer
 from cabafl.state import State, frozen
 
 
@@ -31,9 +31,7 @@ class WKAFLParameters(Parameters):
     """Parameters of WKAFL. The defaults are those of the comparison: the official CIFAR-10 program's, except for
     ``stage_two_start`` and ``server_lr``."""
 
-    buffer: int | None = Field(
-        None, ge=1, description="M, gradients per step; default: min(10, max(3, K/2)), at most K"
-    )
+    buffer: int | None = Field(None, ge=1, description="M, gradients per step; default: half of the slots")
     alpha: float = Field(0.1, ge=0, description="momentum: share of the last aggregated gradient added to each")
     clip: float = Field(70.0, gt=0, description="CB1: upper bound of a gradient's norm")
     relative_clip: float = Field(5.0, gt=0, description="CB2: in stage two, upper bound of norm / norm of the estimate")
@@ -82,7 +80,7 @@ class WKAFL(RoundMethod):
 
     def prepare(self, server: Server) -> None:
         """Starts in stage one, without an aggregated gradient."""
-        self.size = self.parameters.buffer or min(10, max(3, server.slots // 2), server.slots)
+        self.size = default_buffer(server, self.parameters.buffer)
         self.iteration = 1
         self.second_stage = False
         self.last: Floats | None = None  # G

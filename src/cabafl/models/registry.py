@@ -15,23 +15,29 @@ from cabafl.models.resnet import ResNet18
 from cabafl.models.vgg import vgg16
 from cabafl.validation import unknown
 
+_WIDE = {"resnet18": ResNet18, "vgg16": vgg16}  # networks with a width
 _SMALLEST_CNN_SIDE = 16  # pixels; smaller images shrink to nothing in two convolutions and poolings
 
 
-def build(name: str, kind: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A network with random initial weights from torch's global generator, which the caller seeds."""
+def build(name: str, kind: str, input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
+    """A network with random initial weights from torch's global generator, which the caller seeds.
+
+    ``width`` scales the channels of networks that have one.
+    """
     if ":" in name:
-        return _custom(name, input_shape, classes)
+        return _custom(name, input_shape, classes, width)
     if name not in NETWORKS:
         raise unknown("model.name", name, [*NETWORKS, "package.module:Class"])
     _check_kind(name, kind)
+    if name in _WIDE:
+        return _padded(name, input_shape, classes, width)
+    if width != 1.0:
+        raise _no_width(name, width)
     if name == "lstm":
         return CharLSTM(classes)
     if name == "mlp":
         return mlp(input_shape, classes)
-    if name == "cnn":
-        return _cnn(input_shape, classes)
-    return _padded(name, input_shape, classes)
+    return _cnn(input_shape, classes)
 
 
 def default_feature_layer(name: str, model: nn.Module) -> str | None:
@@ -63,32 +69,50 @@ def _cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return (digit_cnn if side <= 28 else cifar_cnn)(input_shape, classes)
 
 
-def _padded(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    channels, height, width = input_shape
+def _padded(name: str, input_shape: tuple[int, ...], classes: int, width: float) -> nn.Module:
+    channels, height, breadth = input_shape
     missing = 32 - height
-    if height != width or missing < 0 or missing % 2:
+    if height != breadth or missing < 0 or missing % 2:
         raise UserError(
-            f"model.name = {name!r}: images of {height}x{width}; accepted: 32x32, or smaller squares with even sides"
+            f"model.name = {name!r}: images of {height}x{breadth}; accepted: 32x32, or smaller squares with even sides"
         )
-    return (ResNet18 if name == "resnet18" else vgg16)(channels, classes, missing // 2)
+    return _WIDE[name](channels, classes, missing // 2, width)
 
 
-def _custom(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Calls ``Class(input_shape, classes)``, or ``Class()`` if it does not accept two arguments."""
+def _no_width(name: str, width: float) -> UserError:
+    return UserError(
+        f"model.width = {width}: model.name = {name!r} has no width; accepted: 1.0, or {', '.join(_WIDE)} or your "
+        "own class that takes width"
+    )
+
+
+def _custom(name: str, input_shape: tuple[int, ...], classes: int, width: float) -> nn.Module:
+    """Calls ``Class(input_shape, classes)``, or ``Class()`` if it does not accept two arguments; with ``width=...`` if
+    that is not 1."""
     module, _, attribute = name.partition(":")
     try:
         factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"model.name = {name!r}: cannot be imported: {error}") from None
-    network = factory(*_arguments(factory, input_shape, classes))
+    more = {} if width == 1.0 else {"width": width}
+    if more and not _takes_width(factory):
+        raise _no_width(name, width)
+    network = factory(*_arguments(factory, (input_shape, classes), more), **more)
     if not isinstance(network, nn.Module):
         raise UserError(f"model.name = {name!r}: is a {type(network).__name__}; accepted: a torch.nn.Module")
     return network
 
 
-def _arguments(factory: Any, input_shape: tuple[int, ...], classes: int) -> tuple[Any, ...]:
+def _takes_width(factory: Any) -> bool:
     try:
-        inspect.signature(factory).bind(input_shape, classes)
+        return "width" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _arguments(factory: Any, both: tuple[Any, ...], more: dict[str, float]) -> tuple[Any, ...]:
+    try:
+        inspect.signature(factory).bind(*both, **more)
     except (TypeError, ValueError):
         return ()
-    return input_shape, classes
+    return both

@@ -3,6 +3,8 @@
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from cabafl.models.width import scaled
+
 
 class Block(nn.Module):
     """Two 3x3 convolutions and a shortcut (1x1 convolution where the shape changes)."""
@@ -24,19 +26,28 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Four stages of two blocks (64, 128, 256, 512 channels). Feature: ``block4``, averaged over positions."""
+    """Four stages of two blocks (64, 128, 256, 512 channels, times ``width``). Feature: ``block4``, averaged over
+    positions.
 
-    def __init__(self, channels: int, classes: int, padding: int = 0) -> None:
+    Convolutions start from Kaiming-normal weights (fan-out, ReLU), as in the authors' program; batch norm from weight 1
+    and bias 0, which is torch's default.
+    """
+
+    def __init__(self, channels: int, classes: int, padding: int = 0, width: float = 1.0) -> None:
         super().__init__()
+        a, b, c, d = (scaled(64, width), scaled(128, width), scaled(256, width), scaled(512, width))
         self.pad = nn.ZeroPad2d(padding)
         self.stem = nn.Sequential(
-            nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)
+            nn.Conv2d(channels, a, 3, padding=1, bias=False), nn.BatchNorm2d(a), nn.ReLU(inplace=True)
         )
-        self.block1 = nn.Sequential(Block(64, 64, 1), Block(64, 64, 1))
-        self.block2 = nn.Sequential(Block(64, 128, 2), Block(128, 128, 1))
-        self.block3 = nn.Sequential(Block(128, 256, 2), Block(256, 256, 1))
-        self.block4 = nn.Sequential(Block(256, 512, 2), Block(512, 512, 1))
-        self.out = nn.Linear(512, classes)
+        self.block1 = nn.Sequential(Block(a, a, 1), Block(a, a, 1))
+        self.block2 = nn.Sequential(Block(a, b, 2), Block(b, b, 1))
+        self.block3 = nn.Sequential(Block(b, c, 2), Block(c, c, 1))
+        self.block4 = nn.Sequential(Block(c, d, 2), Block(d, d, 1))
+        self.out = nn.Linear(d, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores (batch, classes)."""

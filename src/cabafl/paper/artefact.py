@@ -108,6 +108,7 @@ class Artefact(_Strict):
     best: Literal["row", "column"] | None = None
     setting: str | None = None
     keys: Keys = {}
+    cabafl: Keys = Field({}, description="parameters of CaBaFL, where they differ from the paper's usual ones")
     axes: list[Literal["time", "transfers", "joules"]] = ["time"]
     claims: list[Claim] = []
     scale: dict[ScaleName, ScaleChange] = {}

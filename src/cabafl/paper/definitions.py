@@ -177,7 +177,7 @@ def _experiment(
     parts = SettingName.parse(replaced(artefact, scale, setting))
     method = next((entry.method for entry in entries if entry.method), "cabafl")
     spread = s.heterogeneity[parts.heterogeneity]
-    own = {**s.cabafl, **spread.cabafl} if method == "cabafl" else {}
+    own = {**s.cabafl, **spread.cabafl, **artefact.cabafl} if method == "cabafl" else {}
     start = {
         "data": {"dataset": parts.data},
         "model": {"name": parts.network},

@@ -28,11 +28,13 @@ def identity(experiment: Experiment) -> dict[str, Any]:
     flat = flatten(experiment.model_dump(exclude={"deploy", "method"}))
     cls = methods.find(experiment.method.name)
     parameters = validated(cls.Parameters, experiment.method.parameters, "method")
+    _simplify_data(flat, experiment.data)
+    devices = flat["data.devices"]
+    settled = parameters.settled(devices, simulated=True) if isinstance(devices, int) else parameters
     flat |= {"method.name": experiment.method.name}
-    flat |= {f"method.{key}": value for key, value in parameters.model_dump().items()}
+    flat |= {f"method.{key}": value for key, value in settled.model_dump().items()}
     needed = cls(parameters).needs().features
     flat["model.feature_layer"] = _feature_layer(experiment) if needed in ("activations", "activation_counts") else None
-    _simplify_data(flat, experiment.data)
     _simplify_fleet(flat, experiment)
     _simplify_run(flat)
     return {key: value for key, value in flat.items() if key not in _ELSEWHERE}
@@ -50,7 +52,7 @@ def digest(settings: dict[str, Any]) -> str:
 
 
 def _is_secondary(key: str) -> bool:
-    power = key.startswith("fleet.") and ("watts" in key or key == "fleet.power")
+    power = key.startswith("fleet.") and ("watts" in key or "power" in key)
     return key in _LENGTH or key in _REPORTED or power
 
 

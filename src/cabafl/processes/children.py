@@ -58,7 +58,7 @@ class Children:
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Child:
         """Starts a program in ``folder``; its output goes to ``NAME.log``."""
-        wrapped = [sys.executable, "-m", "cabafl.processes.tethered", str(os.getpid()), *command]
+        wrapped = [sys.executable, "-P", "-m", "cabafl.processes.tethered", str(os.getpid()), *command]
         log = self._logs / f"{name}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(

@@ -1,16 +1,44 @@
-"""Statistics that summarise a run."""
+"""Statistics that summarise a run.
+
+A model that is evaluated several times, because no other was published in between, counts once: windows are over
+*versions*. Otherwise a method that publishes rarely would be judged by the same model ten times.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-WINDOW = 10  # evaluations
+from cabafl.recording.events import Evaluated
+
+Floats = npt.NDArray[np.float64]
+WINDOW = 10  # evaluated versions
+
+
+def first_evaluations(versions: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Marks the evaluations whose version differs from that of the evaluation before."""
+    numbers = np.asarray(versions)
+    return np.append(True, numbers[1:] != numbers[:-1])[: len(numbers)]
+
+
+def accuracy_figures(rows: Sequence[Evaluated]) -> dict[str, float | None]:
+    """The figures of ``summary.json`` that summarise the accuracy over the run; None: too few versions."""
+    accuracy = np.array([row.accuracy for row in rows])
+    first = first_evaluations([row.version for row in rows])
+    best = best_window_mean(accuracy[first].tolist())
+    times, means = _late_means(np.array([row.time for row in rows]), first, accuracy)
+    return {
+        "best_window_mean": best[0] if best else None,
+        "best_window_deviation": best[1] if best else None,
+        "stability": stability(means),
+        "stability_detrended": stability_detrended(times, means),
+    }
 
 
 def best_window_mean(accuracy: Sequence[float], window: int = WINDOW) -> tuple[float, float] | None:
-    """Returns the highest mean of ``window`` consecutive evaluations and the standard deviation in that window.
+    """Returns the highest mean accuracy of ``window`` consecutive versions and the standard deviation in that window.
 
-    This is the "accuracy ± x" of the paper, not a spread over seeds. None with fewer than ``window`` evaluations.
+    This is the "accuracy ± x" of the paper, not a spread over seeds. None with fewer than ``window`` versions.
     """
     if len(accuracy) < window:
         return None
@@ -19,15 +47,30 @@ def best_window_mean(accuracy: Sequence[float], window: int = WINDOW) -> tuple[f
     return float(best.mean()), float(best.std())
 
 
-def stability(accuracy: Sequence[float], window: int = WINDOW) -> float | None:
-    """Standard deviation of the moving average in the second half of the run; None with fewer than ``window``
-    evaluations."""
-    if len(accuracy) < window:
+def _late_means(times: Floats, first: npt.NDArray[np.bool_], accuracy: Floats) -> tuple[Floats, Floats]:
+    """Times and values of the moving average over `WINDOW` versions in the second half of the run."""
+    if first.sum() < WINDOW:
+        return np.empty(0), np.empty(0)
+    means = np.lib.stride_tricks.sliding_window_view(accuracy[first], WINDOW).mean(axis=1)
+    ends = times[first][WINDOW - 1 :]
+    late = ends >= times[-1] / 2
+    return ends[late], means[late]
+
+
+def stability(means: Floats) -> float | None:
+    """Standard deviation of the moving average; None with fewer than two values."""
+    return float(means.std()) if len(means) >= 2 else None
+
+
+def stability_detrended(times: Floats, means: Floats) -> float | None:
+    """Standard deviation of the moving average around its least-squares line over time; None with fewer than three
+    values, which a line fits too well."""
+    if len(means) < 3:
         return None
-    windows = np.lib.stride_tricks.sliding_window_view(np.asarray(accuracy, dtype=np.float64), window)
-    means = windows.mean(axis=1)
-    last_half = means[max(0, len(accuracy) // 2 - window + 1) :]
-    return float(last_half.std())
+    since, deviation = times - times.mean(), means - means.mean()
+    squares = float(since @ since)
+    slope = float(since @ deviation) / squares if squares > 0 else 0.0
+    return float(np.sqrt(np.mean((deviation - slope * since) ** 2)))
 
 
 def fairness(selections: Sequence[int]) -> float | None:

@@ -9,25 +9,27 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cabafl.files import write_atomic
-from cabafl.recording.metrics import WINDOW, best_window_mean
+from cabafl.recording.events import Evaluated
+from cabafl.recording.metrics import WINDOW, best_window_mean, first_evaluations
 
 
-def draw_curve(
-    times: Sequence[float], accuracy: Sequence[float], title: str, path: Path, clock: str = "virtual"
-) -> None:
+def draw_curve(rows: Sequence[Evaluated], title: str, path: Path, clock: str = "virtual") -> None:
     """Draws accuracy over virtual or wall time: each evaluation, the moving mean and the best window.
 
-    ``times`` are seconds, ``accuracy`` is 0 to 1. The file is replaced atomically.
+    The file is replaced atomically.
     """
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    percent = 100 * np.asarray(accuracy)
-    axes.plot(times, percent, color="0.65", linewidth=1, label="each evaluation")
-    best = best_window_mean(accuracy)
+    times, accuracy = np.array([row.time for row in rows]), np.array([row.accuracy for row in rows])
+    first = first_evaluations([row.version for row in rows])
+    axes.plot(times, 100 * accuracy, color="0.65", linewidth=1, label="each evaluation")
+    best = best_window_mean(accuracy[first].tolist())
     if best is not None:
-        means = np.convolve(percent, np.ones(WINDOW) / WINDOW, mode="valid")
-        axes.plot(times[WINDOW - 1 :], means, color="tab:blue", linewidth=2, label=f"mean of the last {WINDOW}")
+        means = np.convolve(100 * accuracy[first], np.ones(WINDOW) / WINDOW, mode="valid")
+        last = np.cumsum(first) - WINDOW  # number of the window that ends with the version of an evaluation
+        label = f"mean of the last {WINDOW} versions"
+        axes.plot(times[last >= 0], means[last[last >= 0]], color="tab:blue", linewidth=2, label=label)
         text = f"best window {100 * best[0]:.2f} ± {100 * best[1]:.2f} %"
         axes.axhline(100 * best[0], color="tab:blue", linestyle=":", linewidth=1, label=text)
     axes.set(title=title, xlabel=f"{clock} time [s]", ylabel="test accuracy [%]")

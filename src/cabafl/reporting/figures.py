@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from cabafl.recording.metrics import WINDOW
 from cabafl.reporting.runs import Run, by_label
 from cabafl.reporting.series import Series, axis_names, series
-from cabafl.reporting.styles import Style, styles
+from cabafl.reporting.styles import Style
 from cabafl.reporting.timeline import draw_timeline
 
 Groups = Mapping[str, Sequence[Run]]
@@ -35,13 +35,12 @@ class RenderedFigure(NamedTuple):
     svg: bytes
 
 
-def render_figures(runs: Sequence[Run]) -> list[RenderedFigure]:
+def render_figures(runs: Sequence[Run], line_styles: Mapping[str, Style]) -> list[RenderedFigure]:
     """All figures of a report, in the order of the page."""
     groups = by_label(runs)
-    line_styles = styles(list(groups))
     several = any(len(group) > 1 for group in groups.values())
     over_seeds = ", averaged over seeds; the band spans the seeds" if several else ""
-    caption = f"Mean of the last {WINDOW} evaluations{over_seeds}."
+    caption = f"Mean of the last {WINDOW} evaluated versions{over_seeds}."
     first = {label: group[0] for label, group in groups.items()}
     seed = f"Seed {next(iter(first.values())).seed}."
     rendered = []
@@ -58,7 +57,7 @@ def render_figures(runs: Sequence[Run]) -> list[RenderedFigure]:
 
 
 def render(name: str, title: str, caption: str, figure: Figure) -> RenderedFigure:
-    """Equal runs give equal bytes: the files contain no date and no random IDs."""
+    """Draws a figure in both formats. Equal runs give equal bytes: the files contain no date and no random IDs."""
     FigureCanvasAgg(figure)
     png, svg = io.BytesIO(), io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "cabafl", "svg.fonttype": "path"}):
@@ -69,7 +68,7 @@ def render(name: str, title: str, caption: str, figure: Figure) -> RenderedFigur
 
 
 def _curves(groups: Groups, line_styles: Mapping[str, Style], axis: str, name: str) -> Figure:
-    figure = Figure(figsize=(9, 4.8), layout="constrained")
+    figure = Figure(figsize=(9, max(4.8, 0.25 * len(groups))), layout="constrained")  # room for the legend
     axes = figure.subplots()
     for place, (label, group) in enumerate(groups.items()):
         draw_series(axes, series(group, axis), line_styles[label], escaped(label), place / len(groups))

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from cabafl.reporting.measures import Measures, speedups
+from cabafl.reporting.measures import MAX_SPEEDUPS, Measures, speedups
 from cabafl.reporting.table import Cell, Table
 
 _LATEX = {
@@ -28,34 +28,36 @@ _MARKDOWN = {sign: f"\\{sign}" for sign in "\\`*_|[]"} | {"<": "&lt;", ">": "&gt
 def measures_csv(measures: Measures) -> str:
     """Raw numbers in the units of the run folder; an empty field means not available."""
     names = list(measures.rows[0].values)
-    rows = [[row.label, *(_raw(row.values[name]) for name in names)] for row in measures.rows]
-    return _csv([["method", *names], *rows])
+    rows = [[row.label, *(raw(row.values[name]) for name in names)] for row in measures.rows]
+    return csv_text([[measures.noun, *names], *rows])
 
 
 def speedups_csv(measures: Measures) -> str:
-    """One line per target and ordered pair of methods."""
+    """One line per target and ordered pair of methods; none if they are too many."""
     labels = [row.label for row in measures.rows]
     lines = [["target_percent", "method", "against", "speedup"]]
-    for target in measures.targets:
+    for target in measures.targets if len(labels) <= MAX_SPEEDUPS else []:
         for label, ratios in zip(labels, speedups(measures, target), strict=True):
             lines += [
-                [f"{target:g}", label, other, _raw(ratio)]
+                [f"{target:g}", label, other, raw(ratio)]
                 for other, ratio in zip(labels, ratios, strict=True)
                 if other != label
             ]
-    return _csv(lines)
+    return csv_text(lines)
 
 
 def table_csv(table: Table) -> str:
     """A table as it is shown, without the marks of the best values."""
-    return _csv([table.headings, *([cell.text for cell in row] for row in table.rows)])
+    return csv_text([table.headings, *([cell.text for cell in row] for row in table.rows)])
 
 
-def _raw(value: float | None) -> str:
+def raw(value: float | None) -> str:
+    """A number with all its digits; empty: not available."""
     return "" if value is None else repr(value)
 
 
-def _csv(lines: Sequence[Sequence[str]]) -> str:
+def csv_text(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of comma-separated fields, quoted where needed."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()

@@ -6,26 +6,35 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from cabafl.recording.metrics import WINDOW
 from cabafl.reporting.figures import RenderedFigure
 from cabafl.reporting.runs import Run, by_label, clock_of
 from cabafl.reporting.series import AXES, Series, axis_names, series
 from cabafl.reporting.settings import common_settings, differing_settings, format_value, method_settings
-from cabafl.reporting.styles import styles
+from cabafl.reporting.styles import Style
 from cabafl.reporting.table import Table
 
 MAX_SVG_BYTES = 400_000  # above this, the PNG is smaller
 
 EXPLANATION = (
-    f"Accuracy is the highest mean of {WINDOW} consecutive evaluations ± the standard deviation in that window, both"
-    " averaged over seeds; “over seeds ±” is the standard deviation of that mean over seeds. The cost of a target is"
-    " measured at the first evaluation that reaches it, and is the median over seeds; NA: not reached. Stability is the"
-    " standard deviation of the moving mean in the second half of the run, fairness the variance of the devices' shares"
-    " of all selections; lower is better for both. “Never heard” is the number of devices that lost every job. The best"
-    " value of each column is marked."
+    f"Accuracy is the highest mean of {WINDOW} evaluated versions in a row ± the standard deviation in that window,"
+    " both averaged over seeds; a version that is evaluated several times counts once. “Over seeds ±” is the standard"
+    " deviation of that mean over seeds. The cost of a target is measured at the first evaluation that reaches it, and"
+    " is the median over seeds; NA: not reached. Stability is the standard deviation of the moving mean in the second"
+    " half of the run; “detrended” is its standard deviation around a straight line, without the learning trend."
+    " Fairness is the variance of the devices' shares of all selections. Lower is better for all three. “Never heard”"
+    " is the number of devices that lost every job. The best value of each column is marked."
 )
+
+
+class Look(NamedTuple):
+    """What depends on the kind of report: notes, what a row is called, and the style of each curve that is shown."""
+
+    notes: Sequence[str]
+    noun: str
+    styles: Mapping[str, Style]
 
 
 def page(
@@ -34,20 +43,20 @@ def page(
     speedups: Sequence[Table],
     figures: Sequence[RenderedFigure],
     title: str,
-    notes: Sequence[str],
+    look: Look,
 ) -> str:
     """Returns the complete HTML document."""
     script, style = asset("page.js"), asset("page.css")
     body = [
         f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{escape(_subtitle(runs))}</p>',
-        _notes(notes),
+        f'<p class="soft">{escape(_subtitle(runs, look.noun))}</p>',
+        _notes(look.notes),
         "<h2>Results</h2>",
         f'<p class="soft">{escape(EXPLANATION)}</p>',
         '<div class="row">' + "".join(map(table_section, tables)) + "</div>",
         "<h2>Learning curves</h2>",
-        f'<p class="soft">Mean of the last {WINDOW} evaluations; with several seeds, the mean over seeds and a band'
-        " from the lowest to the highest. Click a method to hide it, drag to zoom, double-click to zoom out.</p>",
+        f'<p class="soft">Mean of the last {WINDOW} evaluated versions; with several seeds, the mean over seeds and a'
+        " band from the lowest to the highest. Click a curve to hide it, drag to zoom, double-click to zoom out.</p>",
         '<div class="bar" id="axis-bar"></div><div class="bar" id="method-bar"></div>',
         '<div id="plot"><div id="tip"></div></div>',
         _speedups(speedups),
@@ -57,7 +66,7 @@ def page(
         _settings(runs),
         "<h2>Runs</h2>",
         _runs(runs),
-        f'<script type="application/json" id="data">{_json(_curve_data(runs))}</script>',
+        f'<script type="application/json" id="data">{_json(_curve_data(runs, look.styles))}</script>',
         f"<script>{script}</script>",
     ]
     return document(title, style, script, "\n".join(body))
@@ -93,10 +102,10 @@ def _json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _subtitle(runs: Sequence[Run]) -> str:
+def _subtitle(runs: Sequence[Run], noun: str) -> str:
     groups = by_label(runs)
     seeds = sorted({run.seed for run in runs})
-    counts = f"{len(groups)} method{'s' * (len(groups) > 1)}, {len(runs)} run{'s' * (len(runs) > 1)}"
+    counts = f"{len(groups)} {noun}{'s' * (len(groups) > 1)}, {len(runs)} run{'s' * (len(runs) > 1)}"
     return f"{counts}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
@@ -169,12 +178,12 @@ def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="scroll">{table}</div>'
 
 
-def _curve_data(runs: Sequence[Run]) -> dict[str, Any]:
-    groups = by_label(runs)
-    line_styles = styles(list(groups))
+def _curve_data(runs: Sequence[Run], styles: Mapping[str, Style]) -> dict[str, Any]:
     methods: list[Mapping[str, Any]] = []
-    for label, group in groups.items():
-        style = line_styles[label]
+    for label, group in by_label(runs).items():
+        if label not in styles:
+            continue
+        style = styles[label]
         dashes = " ".join(f"{2.2 * length:g}" for length in style.dashes)
         curves = {axis: _points(series(group, axis)) for axis in AXES}
         methods.append({"label": label, "colour": style.colour, "dashes": dashes, "seeds": len(group), **curves})

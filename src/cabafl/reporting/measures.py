@@ -15,6 +15,7 @@ COSTS: dict[str, Callable[[Evaluated], float]] = {
     "joules": lambda row: row.joules,
 }
 INFINITE = float("inf")
+MAX_SPEEDUPS = 40  # rows up to which there are speed-ups of each over each
 ROUNDING = 1e-9  # tolerance: an accuracy of 0.3999999999 reaches 40 %
 
 
@@ -28,17 +29,18 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Measures:
-    """All rows, and the target accuracies in percent for which they have costs."""
+    """All rows, and the target accuracies in percent for which they have costs; ``noun`` says what a row is."""
 
     rows: list[MethodRow]
     targets: list[float]
+    noun: str = "method"
 
 
-def measure(runs: Sequence[Run], targets: Sequence[float] | None = None) -> Measures:
+def measure(runs: Sequence[Run], targets: Sequence[float] | None = None, noun: str = "method") -> Measures:
     """Computes everything the tables show. ``targets`` are in percent; default: see `default_targets`."""
     groups = by_label(runs)
     chosen = sorted(set(targets)) if targets else default_targets(groups)
-    return Measures([MethodRow(label, _values(group, chosen)) for label, group in groups.items()], chosen)
+    return Measures([MethodRow(label, _values(group, chosen)) for label, group in groups.items()], chosen, noun)
 
 
 def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
@@ -58,7 +60,7 @@ def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
     for target in targets:
         for name in COSTS:
             values[cost_key(name, target)] = _median_cost(group, name, target)
-    for key in ("stability", "fairness", "mean_staleness", "versions"):
+    for key in ("stability", "stability_detrended", "fairness", "mean_staleness", "versions"):
         values[key] = _mean([run.summary[key] for run in group])
     values["jobs_lost"] = _mean([sum(run.summary["losses"].values()) for run in group])
     values["never_heard"] = _mean([len(run.counts.never_heard) for run in group])

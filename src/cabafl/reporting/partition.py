@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Partition
 from cabafl.reporting.figure_file import save_figure
 
 MAX_DEVICES = 1500  # about one pixel each; of larger fleets, evenly spaced devices are drawn

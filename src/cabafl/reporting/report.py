@@ -9,16 +9,20 @@ from cabafl.files import write_atomic
 from cabafl.recording.metrics import WINDOW
 from cabafl.reporting.figures import render_figures
 from cabafl.reporting.formats import latex, markdown, measures_csv, speedups_csv
-from cabafl.reporting.html import page
-from cabafl.reporting.measures import measure
+from cabafl.reporting.html import Look, page
+from cabafl.reporting.measures import Measures, measure
 from cabafl.reporting.runs import Run, by_label
 from cabafl.reporting.settings import differing_settings, title_of
+from cabafl.reporting.styles import styles
+from cabafl.reporting.sweep import Sweep, sweep_csv, sweep_styles, value_figures
 from cabafl.reporting.table import Table, speedup_tables, tables
+
+MAX_CURVES = 40  # in figures and on the page
 
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """The files of a report, and its tables for printing."""
+    """The files of a report, and tables for printing."""
 
     html: Path
     """The page."""
@@ -27,7 +31,7 @@ class ReportPaths:
     """All files, the page last."""
 
     tables: list[Table]
-    """The tables on the page."""
+    """The tables on the page; those of a sweep without the speed-ups."""
 
 
 def build_report(
@@ -36,6 +40,7 @@ def build_report(
     targets: Sequence[float] | None = None,
     title: str | None = None,
     notes: Sequence[str] = (),
+    sweep: Sweep | None = None,
 ) -> ReportPaths:
     """Writes tables, figures and a page about finished runs.
 
@@ -45,42 +50,65 @@ def build_report(
         targets: Accuracies in percent, for the cost to reach them; None: round ones that some method reaches.
         title: Heading of the page; None: what the runs have in common.
         notes: Remarks shown on the page.
+        sweep: What the runs of a sweep vary; None: they are a comparison of methods.
 
     Raises:
         UserError: If there are no runs, or ``out`` cannot be written.
     """
     if not runs:
         raise UserError("report: no finished run given; accepted: at least one")
-    measures = measure(runs, targets)
-    main, speedups, figures = tables(measures), speedup_tables(measures), render_figures(runs)
-    heading = title or title_of(by_label(runs))
-    document = page(runs, main, speedups, figures, heading, [*notes, *_caveats(runs)])
-    contents = {
-        "table.csv": measures_csv(measures).encode(),
-        "table.md": markdown(main).encode(),
-        "table.tex": latex([*main, *speedups]).encode(),
-        "speedup.csv": speedups_csv(measures).encode(),
-        "speedup.md": markdown(speedups).encode(),
-    }
+    groups = by_label(runs)
+    measures = measure(runs, targets, "method" if sweep is None else "setting")
+    all_styles = styles(list(groups)) if sweep is None else sweep_styles(sweep)
+    line_styles = {label: all_styles[label] for label in list(groups)[:MAX_CURVES]}
+    main, speedups = tables(measures), speedup_tables(measures)
+    figures = [] if sweep is None else value_figures(sweep, measures)
+    figures += render_figures([run for run in runs if run.label in line_styles], line_styles)
+    look = Look([*notes, *_caveats(runs, measures, sweep)], measures.noun, line_styles)
+    title = title or title_of(groups, "Comparison" if sweep is None else f"Sweep of {', '.join(sweep.keys)}")
+    contents = _table_files(measures, main, speedups, sweep)
     for figure in figures:
-        contents[f"figures/{figure.name}.png"] = figure.png
-        contents[f"figures/{figure.name}.svg"] = figure.svg
-    contents["report.html"] = document.encode()
+        contents |= {f"figures/{figure.name}.png": figure.png, f"figures/{figure.name}.svg": figure.svg}
+    contents["report.html"] = page(runs, main, speedups, figures, title, look).encode()
     out = Path(out)
     _write(out, contents)
-    return ReportPaths(out / "report.html", [out / name for name in contents], [*main, *speedups])
+    files = [out / name for name in contents]
+    return ReportPaths(files[-1], files, [*main, *speedups] if sweep is None else main)
 
 
-def _caveats(runs: Sequence[Run]) -> list[str]:
+def _table_files(
+    measures: Measures, main: Sequence[Table], speedups: Sequence[Table], sweep: Sweep | None
+) -> dict[str, bytes]:
+    """File name -> content of the tables."""
+    texts = {
+        "table.csv": measures_csv(measures),
+        "table.md": markdown(main),
+        "table.tex": latex([*main, *speedups]),
+        "speedup.csv": speedups_csv(measures),
+        "speedup.md": markdown(speedups),
+    }
+    if sweep is not None:
+        texts["sweep.csv"] = sweep_csv(sweep, measures)
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> list[str]:
     notes = []
     if any(run.summary["best_window_mean"] is None for run in runs):
-        notes.append(f"Some runs have fewer than {WINDOW} evaluations, so they have no best window and no stability.")
-    differing = differing_settings(by_label(runs))
+        notes.append(
+            f"Some runs have fewer than {WINDOW} evaluated versions, so they have no best window and no stability."
+        )
+    if len(measures.rows) > MAX_CURVES:
+        notes.append(f"Curves and figures show the first {MAX_CURVES} of {len(measures.rows)}; the tables have all.")
+    swept = [] if sweep is None else sweep.keys.values()
+    differing = [key for key in differing_settings(by_label(runs)) if key not in swept]
     if differing:
         notes.append(f"The runs differ in more than method and seed: {', '.join(differing)} (see Settings).")
     seeds = {tuple(run.seed for run in group) for group in by_label(runs).values()}
     if len(seeds) > 1:
-        notes.append("The methods were not run with the same seeds, so their averages are not directly comparable.")
+        notes.append(
+            f"The {measures.noun}s were not run with the same seeds, so their averages are not directly comparable."
+        )
     return notes
 
 

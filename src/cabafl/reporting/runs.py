@@ -13,15 +13,13 @@ from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.errors import UserError
 from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import EVENTS, EXPERIMENT, SUMMARY, read_metrics
+from cabafl.recording.metrics import accuracy_figures
 from cabafl.recording.version_0_1 import translate_summary
 from cabafl.reporting.trace import Counts, count_events
 from cabafl.toml import flatten
 
 REQUIRED_KEYS = (  # of summary.json
-    "best_window_mean",
-    "best_window_deviation",
     "final_accuracy",
-    "stability",
     "fairness",
     "mean_staleness",
     "versions",
@@ -49,7 +47,7 @@ class Run:
     """One row per evaluation, with the columns of ``metrics.csv``."""
 
     summary: dict[str, Any]
-    """The content of ``summary.json``, with the names of this version."""
+    """The content of ``summary.json``, with the names of this version and its figures of the accuracy."""
 
     @property
     def seed(self) -> int:
@@ -151,6 +149,7 @@ def load_run(folder: Path, label: str) -> Run:
         raise UserError(f"{folder}: not a readable run folder: it has no evaluations")
     if not (folder / EVENTS).is_file():
         raise UserError(f"{folder}: not a readable run folder: {EVENTS} is missing")
+    summary |= accuracy_figures(rows)  # an older version may have computed them otherwise
     return Run(label or experiment.method.name.rpartition(":")[2], folder, experiment, rows, summary)
 
 

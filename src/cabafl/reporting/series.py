@@ -1,4 +1,4 @@
-"""Learning curves over time, transfers or energy: smoothed over evaluations, then averaged over seeds."""
+"""Learning curves over time, transfers or energy: smoothed over versions, then averaged over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cabafl.recording.metrics import WINDOW
+from cabafl.recording.metrics import WINDOW, first_evaluations
 from cabafl.reporting.measures import COSTS
 from cabafl.reporting.runs import Run, clock_of
 
@@ -61,6 +61,8 @@ def moving_mean(values: Floats, window: int = WINDOW) -> Floats:
 
 def _curve(run: Run, axis: str) -> tuple[Floats, Floats]:
     x = SCALE[axis] * np.array([COSTS[axis](row) for row in run.metrics], dtype=np.float64)
-    y = moving_mean(100 * np.array([row.accuracy for row in run.metrics]))
+    first = first_evaluations([row.version for row in run.metrics])
+    means = moving_mean(100 * np.array([row.accuracy for row in run.metrics])[first])
+    y = means[np.cumsum(first) - 1]  # stays as it is until another version is evaluated
     last = np.append(np.diff(x) > 0, True)  # of several evaluations at the same x, keep the last
     return x[last], y[last]

@@ -47,7 +47,7 @@ def format_value(value: Any) -> str:
     return str(value)
 
 
-def title_of(groups: Groups) -> str:
+def title_of(groups: Groups, what: str = "Comparison") -> str:
     """A title with those of data set, model and partition that all runs share."""
     data = _first(groups).experiment.data
     partition = f"Dirichlet β = {data.beta:g}" if data.partition == "dirichlet" else data.partition
@@ -59,7 +59,7 @@ def title_of(groups: Groups) -> str:
     common = [text for key, text in parts.items() if _is_common(groups, key)]
     if not _is_common(groups, "data.beta") and partition in common:
         common.remove(partition)
-    name = "Comparison" if len(groups) > 1 else next(iter(groups))
+    name = what if len(groups) > 1 else next(iter(groups))
     return f"{name}: {', '.join(common)}" if common else name
 
 

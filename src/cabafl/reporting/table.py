@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cabafl.reporting.measures import Measures, MethodRow, Values, cost_key, speedups
+from cabafl.reporting.measures import MAX_SPEEDUPS, Measures, Values, cost_key, speedups
 
 NOT_REACHED = "NA"
 NOT_AVAILABLE = "-"
@@ -36,14 +36,16 @@ class _Column:
 
 def tables(measures: Measures) -> list[Table]:
     """Returns the tables of accuracy, of behaviour, and of the costs of each target."""
-    rows = measures.rows
-    costs = [_table(f"To reach {target:g} % accuracy", _costs(target), rows) for target in measures.targets]
-    return [_table("Accuracy", _accuracy(measures), rows), _table("Behaviour", _behaviour(), rows), *costs]
+    costs = [_table(f"To reach {target:g} % accuracy", _costs(target), measures) for target in measures.targets]
+    return [_table("Accuracy", _accuracy(measures), measures), _table("Behaviour", _behaviour(), measures), *costs]
 
 
 def speedup_tables(measures: Measures) -> list[Table]:
-    """Returns a table of speed-ups of row over column for each target that at least two methods reach."""
+    """Returns a table of speed-ups of row over column for each target that at least two methods reach; none if they
+    are too many for a table."""
     labels = [row.label for row in measures.rows]
+    if len(labels) > MAX_SPEEDUPS:
+        return []
     found = []
     for target in measures.targets:
         if sum(row.values[cost_key("time", target)] is not None for row in measures.rows) < 2:
@@ -52,7 +54,7 @@ def speedup_tables(measures: Measures) -> list[Table]:
             [Cell(label), *(Cell(NOT_REACHED if ratio is None else f"{ratio:.2f}") for ratio in ratios)]
             for label, ratios in zip(labels, speedups(measures, target), strict=True)
         ]
-        found.append(Table(f"Speed-up to {target:g} %, row over column", ["method", *labels], rows))
+        found.append(Table(f"Speed-up to {target:g} %, row over column", [measures.noun, *labels], rows))
     return found
 
 
@@ -91,6 +93,7 @@ def _behaviour() -> list[_Column]:
 
     return [
         _Column("stability [%]", "stability", _percent("stability"), min),
+        _Column("detrended [%]", "stability_detrended", _percent("stability_detrended"), min),
         _Column("fairness", "fairness", fairness, min),
         _Column("mean staleness", "mean_staleness", staleness),
         _Column("versions", "versions", _number("versions", 1, NOT_AVAILABLE)),
@@ -99,14 +102,14 @@ def _behaviour() -> list[_Column]:
     ]
 
 
-def _table(title: str, columns: Sequence[_Column], rows: Sequence[MethodRow]) -> Table:
-    best = [_best([row.values[column.key] for row in rows], column) for column in columns]
+def _table(title: str, columns: Sequence[_Column], measures: Measures) -> Table:
+    best = [_best([row.values[column.key] for row in measures.rows], column) for column in columns]
     body = []
-    for row in rows:
+    for row in measures.rows:
         marks = (b is not None and row.values[c.key] == b for b, c in zip(best, columns, strict=True))
         texts = (column.show(row.values) for column in columns)
         body.append([Cell(row.label), *(Cell(text, mark) for text, mark in zip(texts, marks, strict=True))])
-    return Table(title, ["method", *(column.heading for column in columns)], body)
+    return Table(title, [measures.noun, *(column.heading for column in columns)], body)
 
 
 def _best(values: Sequence[float | None], column: _Column) -> float | None:

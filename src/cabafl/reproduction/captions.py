@@ -92,5 +92,5 @@ def caption(measured: MeasuredArtefact) -> list[str]:
 def _seeds(counts: Sequence[int], kind: str) -> str:
     number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     over = "One seed" if list(counts) == [1] else f"{'Medians' if kind == 'transfers' else 'Means'} over {number} seeds"
-    window = "; ± is the deviation inside the best window of 10 evaluations" if kind in ("accuracy", "curves") else ""
+    window = "; ± is the deviation inside the best window of 10 versions" if kind in ("accuracy", "curves") else ""
     return f"{over}{window}."

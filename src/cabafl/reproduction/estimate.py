@@ -9,8 +9,8 @@ import torch
 
 from cabafl import methods
 from cabafl.config import Experiment
-from cabafl.data.dataset import Dataset, Kind, Split
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Dataset, Kind, Partition, Split
+
 from cabafl.learning.spec import TaskSpec
 from cabafl.methods.base import Objective
 from cabafl.paper.artefact import DataFacts

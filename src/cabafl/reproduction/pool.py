@@ -62,8 +62,6 @@ def _key(experiment: Experiment) -> str:
 def _is_outdated(folder: Path, experiment: Experiment) -> bool:
     """Whether the run is from a version whose numbers differ with these settings: before ``fleet.forward_share``, a
     feature collection took longer, WKAFL's buffer had another default and ResNet-18 other initial weights."""
-    if "forward_share" not in type(experiment.fleet).model_fields:
-        return False
     written: dict[str, Any] = tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
     if "forward_share" in written.get("fleet", {}):
         return False

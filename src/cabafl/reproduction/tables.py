@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cabafl.paper.artefact import Artefact, Entry, PublishedValue
 from cabafl.paper.definitions import SettingName, artefacts, settings
+from cabafl.power import BOARDS
 from cabafl.reporting.table import Cell, Table
 from cabafl.reproduction.values import MeasuredArtefact, Place, better
 from cabafl.tiers import CONFIGS, TIERS
@@ -127,9 +128,9 @@ def our_facts(artefact: Artefact) -> list[list[str]]:
     if artefact.facts == "configs":
         return [[str(count) for count in counts] for counts in CONFIGS.values()]
     fleet = artefacts()["fig13"].keys["fleet"]
-    watts = fleet["tier_compute_watts"]
+    watts = {tier: BOARDS[board].compute for tier, board in fleet["tier_power"].items()}
     devices = [
-        f"{count} simulated devices of tier {tier}: {TIERS[tier][0]:g} s per job, {watts[tier]:g} W"
+        f"{count} simulated devices of tier {tier}: {TIERS[tier][0]:g} s per job, {watts[tier]:g} W while training"
         for tier, count in fleet["tiers"].items()
     ]
     return [["this machine", *devices]]

@@ -49,12 +49,13 @@ def test_uploads_enter_l1_by_rank_or_late_in_the_cycle(
         assert (slot.l1_trace == slot.trace) == enters
 
 
-def test_a_restarted_slot_keeps_its_l1_weight() -> None:
-    cache = TwoLevelCache(1, vector(0), k=1, gamma=0.0, screening=True)
+@pytest.mark.parametrize(("screening", "left"), [(True, ([3], 10)), (False, ([], 0))])
+def test_a_restarted_slot_keeps_its_weight_only_with_l1(screening: bool, left: tuple[list[int], int]) -> None:
+    cache = TwoLevelCache(1, vector(0), k=1, gamma=0.0, screening=screening)
     slot = cache.slots[0]
     slot.visit(3, samples=10)
     cache.store(slot, vector(1), 0.5)
-    slot.restart(vector(2))
+    cache.restart(slot, vector(2))
     assert slot.l1 is slot.l2
     assert (slot.trained, slot.trace, slot.samples) == (0, [], 0)
-    assert (slot.l1_trace, slot.l1_samples) == ([3], 10)
+    assert (slot.l1_trace, slot.l1_samples) == left

@@ -10,7 +10,7 @@ from cabafl.engine.core import Limits
 from cabafl.execution.base import TrainJob
 from cabafl.methods.base import Weights
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
-from cabafl.recording.events import Collection
+from cabafl.recording.events import Collection, Published, Uploaded
 from tests.scripted import World, fleet, vector
 
 FEATURES = [[4, 0], [0, 4], [2, 2], [3, 1]]
@@ -78,7 +78,7 @@ def test_transfers_count_everything_that_travels() -> None:
     # six dispatches (two first, one after each of four uploads), four uploads, one collection of four devices
     assert (ledger.downloads, ledger.uploads, ledger.feature_downloads, ledger.feature_uploads) == (6, 4, 4, 4)
     assert ledger.transfers == 14
-    assert ledger.bytes == 14 * 8 + 4 * 2 * 8
+    assert ledger.bytes == 14 * 8 + 4 * 2 * 4  # models and features in float32
 
 
 def run_long(train: Any = None, *, seconds: float = 60.0, devices: int = 12, slots: int = 3, **options: Any) -> World:
@@ -86,8 +86,9 @@ def run_long(train: Any = None, *, seconds: float = 60.0, devices: int = 12, slo
     draw = np.random.default_rng(5)
     limits = options.pop("limits", None) or Limits(seconds=seconds, slot_timeout=options.pop("timeout", None))
     times = options.pop("times", None) or draw.uniform(1, 4, devices).tolist()
+    method = options.pop("method", CaBaFL)
     return World(
-        CaBaFL(CaBaFLParameters(**{"k": 4, "m": 2, **options})),
+        method(CaBaFLParameters(**{"k": 4, "m": 2, **options})),
         fleet(times, draw.integers(5, 50, devices).tolist()),
         train or (lambda job: job.weights + 1),
         initial=vector(0, 0),
@@ -129,6 +130,22 @@ def test_without_cache_every_upload_is_accepted_and_with_gamma_one_only_late_one
         assert note["accepted"] == (note["trained"] > 2)
 
 
+@pytest.mark.parametrize("aggregation", ["weighted", "mean"])
+def test_without_l1_a_restarted_slot_has_no_weight_until_its_first_upload(aggregation: str) -> None:
+    """A slot that has aggregated and not uploaded since then is left out of the aggregations of others."""
+    world = run_long(l1_cache=False, seconds=200.0, aggregation=aggregation)
+    empty, left_out = {0, 1, 2}, 0  # slots without an upload since their last aggregation
+    for event in world.events:
+        if isinstance(event, Uploaded):
+            empty.discard(event.slot)
+        elif isinstance(event, Published):
+            weights = event.facts["weights"]
+            assert {slot for slot, weight in enumerate(weights) if weight == 0} == empty
+            left_out += len(empty)
+            empty.add(event.facts["slot"])
+    assert left_out > 5
+
+
 def test_mean_variant_weighs_filled_slots_equally() -> None:
     world = run_long(aggregation="mean")
     last = world.publications()[-1].facts["weights"]
@@ -144,6 +161,68 @@ def test_fairness_filter_keeps_selections_even() -> None:
     assert even.max() - even.min() <= 2
     uneven = run_long(seconds=400.0, sigma=1.0, selection="size").engine.selections
     assert uneven.max() - uneven.min() > 2
+
+
+class NaiveFairness(CaBaFL):
+    """Computes how uneven selection is from all counts, as the documents define it."""
+
+    def _uneven(self) -> bool:
+        counts = self.selected.counts
+        if counts.sum() == 0:
+            return False
+        variance = float(np.var(counts / counts.sum()))
+        at_random = (1 / counts.sum()) * (1 / len(counts)) * (1 - 1 / len(counts))
+        return bool(variance / at_random > self.parameters.sigma + 1e-12)
+
+
+@pytest.mark.parametrize(("devices", "sigma"), [(2, 1.0), (10, 0.6), (10, 1.0), (40, 0.3), (150, 2.0)])
+def test_relative_sigma_on_the_engine_equals_its_definition(devices: int, sigma: float) -> None:
+    options: dict[str, Any] = {"devices": devices, "slots": max(1, devices // 10), "seconds": 400.0}
+    options |= {"sigma": sigma, "sigma_scale": "relative"}
+    real, naive = run_long(**options), run_long(method=NaiveFairness, **options)
+    assert real.dispatches == naive.dispatches
+    assert len(real.dispatches) > 100
+
+
+def test_relative_sigma_keeps_selection_about_as_even_as_random_on_any_fleet() -> None:
+    """The absolute 1e-6 evens out a small fleet completely and lets a large one be more uneven than random."""
+    for devices, seconds in ((10, 600.0), (1000, 50.0)):
+        options: dict[str, Any] = {"devices": devices, "slots": devices // 10, "seconds": seconds}
+        free, relative, absolute = (
+            relative_variance(run_long(**options, **sigma))
+            for sigma in ({"sigma": 1e9}, {"sigma_scale": "relative"}, {"sigma_scale": "absolute"})
+        )
+        assert free > 4
+        assert 0.8 < relative < 1.2
+        assert absolute < 0.1 if devices == 10 else absolute > 1.5
+
+
+def relative_variance(world: World) -> float:
+    counts = world.engine.selections
+    return float(np.var(counts) / counts.mean() * len(counts) / (len(counts) - 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "devices", "simulated", "scale", "sigma"),
+    [
+        ({}, 100, True, "absolute", 1e-6),
+        ({"sigma": 3e-6}, 100, True, "absolute", 3e-6),
+        ({}, 100, False, "relative", 1.0),
+        ({"sigma": 3e-6}, 10, True, "relative", 3.0),
+        ({"sigma": 4e-6}, 10_000, True, "relative", 4.0),
+        ({"sigma": 0.0}, 10, True, "relative", 0.0),
+        ({"sigma_scale": "absolute"}, 10, False, "absolute", 1e-6),
+        ({"sigma_scale": "relative"}, 100, True, "relative", 1.0),
+        ({"sigma_scale": "relative", "sigma": 2}, 7, True, "relative", 2.0),
+    ],
+)
+def test_the_scale_of_sigma_follows_from_the_fleet(
+    given: dict[str, Any], devices: int, simulated: bool, scale: str, sigma: float
+) -> None:
+    settled = CaBaFLParameters(**given).settled(devices, simulated)
+    assert settled.sigma_scale == scale
+    assert settled.sigma == pytest.approx(sigma)
+    assert settled.settled(devices, simulated) == settled
 
 
 def test_collections_follow_every_m_aggregations_one_at_a_time() -> None:

@@ -95,8 +95,11 @@ class PowerSensors:
             take()
 
 
-def find_meter(watts: float, system: Path = SYSTEM) -> Meter:
-    """The best meter of this machine; without a readable sensor, one that assumes ``watts``."""
+def find_meter(watts: float, system: Path = SYSTEM, sensor: bool = True) -> Meter:
+    """The best meter of this machine; without a readable sensor, or if ``sensor`` is False, one that assumes
+    ``watts``."""
+    if not sensor:
+        return ConfiguredPower(watts)
     packages = [p for p in sorted((system / "class/powercap").glob("intel-rapl:*")) if p.name.count(":") == 1]
     if packages and all(_readable(p / "energy_uj") and _readable(p / "max_energy_range_uj") for p in packages):
         return EnergyCounters(packages)

@@ -16,12 +16,10 @@ import torch
 
 from cabafl.assembly import make_data
 from cabafl.config import DataSection, Experiment
-from cabafl.data.dataset import Split
-from cabafl.data.partition import Partition
+from cabafl.data.dataset import Partition, Split
 from cabafl.deployment.device.allowance import Allowance
-from cabafl.deployment.device.conditions import Conditions
+from cabafl.deployment.device.conditions import Conditions, apply_limits, memory_failures
 from cabafl.deployment.device.energy import SYSTEM, Meter, find_meter
-from cabafl.deployment.device.limits import apply_limits, memory_failures
 from cabafl.deployment.device.terms import AgainstTerms
 from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
@@ -48,7 +46,7 @@ class Participant:
         apply_limits(device.limits)
         torch.set_num_threads(device.threads)
         self.device = device
-        self.meter: Meter = find_meter(device.watts, system)
+        self.meter: Meter = find_meter(device.watts, system, device.sensor)
         self.greeting: Greeting | None = None
         self._conditions = Conditions(device.when, system, clock)
         self._allowance = Allowance(device.folder / QUESTIONS, device.terms.feature_questions_per_day, clock)
@@ -56,6 +54,7 @@ class Participant:
         self._describes: Task | None = None
         self._samples: tuple[object, Split] | None = None  # with the settings they follow from
         self._steps: Counter[tuple[float, float]] = Counter()  # of DP-SGD since the process started
+        self._idle_since = time.perf_counter()  # the end of its last job, or the moment it joined the run
         _log.info("energy: %s", self.meter.source)
 
     def join(self, greeting: Greeting) -> int:
@@ -68,6 +67,7 @@ class Participant:
             self._prepare(greeting)
             self.greeting = greeting
         assert self._trains is not None
+        self._idle_since = time.perf_counter()
         return len(self._trains.dataset.train)
 
     def _prepare(self, greeting: Greeting) -> None:
@@ -95,7 +95,7 @@ class Participant:
 
     def train(self, job: TrainingJob, cancelled: Callable[[], bool]) -> TrainingReply | None:
         """Trains, then waits until ``pace`` seconds have passed, so that a fast machine can imitate a slow one. Returns
-        None soon after ``cancelled`` says so.
+        None soon after ``cancelled`` says so. The joules include those of the time the device was idle before.
 
         Raises `AgainstTerms` if a condition does not hold. A job that has begun is finished even if one ceases to.
         """
@@ -118,7 +118,9 @@ class Participant:
             return None
         finally:
             self._account(task, steps.taken)
-        seconds = time.perf_counter() - began
+        joules += (began - self._idle_since) * self.device.idle_watts
+        self._idle_since = time.perf_counter()
+        seconds = self._idle_since - began
         _log.info("job %d: %.2f s, %.1f J", job.number, seconds, joules)
         [trained] = results
         return TrainingReply(trained.weights, seconds, joules, trained.loss)

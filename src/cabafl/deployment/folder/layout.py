@@ -171,6 +171,8 @@ class _DeviceFile(BaseModel):
     data: Annotated[str, AfterValidator(function_name)] | None = None
     root: str | None = None
     watts: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    idle_watts: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    sensor: bool = True
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     processor: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
     pace: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -192,6 +194,8 @@ class Device:
     data: str | None = None  # package.module:function that returns the samples, instead of a part of the data set
     root: str | None = None  # folder or file of the data set
     watts: float = 10.0  # power during training, if the machine has no sensor
+    idle_watts: float = 0.0  # power between two jobs of a run
+    sensor: bool = True  # use the machine's power sensor; False: it is not this device's, or not to be used
     threads: int = 1
     processor: str = "cpu"
     pace: float | None = None  # minimum seconds per job: lets a fast machine imitate a slow one

@@ -9,10 +9,10 @@ from cabafl.deployment.mqtt.carrier import MqttCarrier
 from cabafl.deployment.mqtt.link import Account, Credentials
 from cabafl.deployment.mqtt.topics import SERVER
 from cabafl.deployment.server.carrier import RunOnFleet
-from cabafl.deployment.server.commands import LOCK
+from cabafl.deployment.server.operator import LOCK
 from cabafl.files import lock
 
-LOCK_PATIENCE = 2.0  # seconds: `commands.is_running` holds the lock for a moment
+LOCK_PATIENCE = 2.0  # seconds: `operator.is_running` holds the lock for a moment
 SESSION = 7 * 86400  # seconds for which the broker keeps uploads for a server that is away
 WINDOW = 50  # uploads on their way to the server that it has not journaled yet
 KEEPALIVE = 30  # seconds

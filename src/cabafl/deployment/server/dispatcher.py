@@ -18,6 +18,7 @@ from cabafl.deployment.server.carrier import Carrier
 from cabafl.engine.defence import MOST_SAMPLES
 from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.engine.journal import Journal
+from cabafl.engine.quarantine import AlarmFailed
 from cabafl.engine.wall import WallEngine
 from cabafl.errors import RunStopped
 
@@ -30,11 +31,11 @@ MAX_OFFENCES = 3  # inputs of a device that make the method fail, before the dev
 
 
 class Quarantined(Exception):
-    """An input made the engine fail. It is marked in the journal; the run restarts from its last checkpoint without
-    it."""
+    """The method failed at an input of a device, or at an alarm of the server (device None). That is marked beside the
+    journal; the run restarts from its last checkpoint without it."""
 
-    def __init__(self, device: int, cause: Exception) -> None:
-        super().__init__(f"an input of device {device} made the run fail: {type(cause).__name__}: {cause}")
+    def __init__(self, text: str, device: int | None) -> None:
+        super().__init__(text)
         self.device = device
 
 
@@ -145,11 +146,12 @@ class Dispatcher:
         try:
             self.engine.handle(given)
         except Exception as error:
-            if device is None or isinstance(error, RunStopped | MemoryError | OSError):  # not its fault
+            if device is None or isinstance(error, AlarmFailed | RunStopped | MemoryError | OSError):  # not its fault
                 raise
+            what = f"{type(error).__name__}: {error}"
             self.journal.commit()
-            self.journal.quarantine(number, f"{type(error).__name__}: {error}"[:500])
-            raise Quarantined(device, error) from error
+            self.journal.quarantine.add_input(number, what, device)
+            raise Quarantined(f"an input of device {device} made the run fail: {what}", device) from error
         orders = self.engine.take_orders()
         self._unsent += orders.jobs
         self._cancelled += orders.cancelled

@@ -3,12 +3,12 @@
 import time
 from typing import Any
 
-from cabafl.deployment.server.commands import CHECK_INTERVAL, Command, CommandBox
-from cabafl.deployment.server.dispatcher import Dispatcher
-from cabafl.deployment.server.status import StatusFile
+from cabafl.deployment.server.dispatcher import Dispatcher, Quarantined
+from cabafl.deployment.server.operator import CHECK_INTERVAL, Command, CommandBox, StatusFile
 from cabafl.engine.changes import parse_change
 from cabafl.engine.checkpoint import Checkpoint
-from cabafl.engine.inputs import Changed, Stopping
+from cabafl.engine.inputs import Changed, Passed, Stopping
+from cabafl.engine.quarantine import AlarmFailed
 from cabafl.errors import UserError
 from cabafl.lifecycle.run import Lifecycle
 from cabafl.recording.folder import save_model
@@ -37,6 +37,10 @@ class FleetDriver:
             summary = self.run.carry_out(self, checkpoint)
             finished = True
             self.journal.discard()
+        except AlarmFailed as error:
+            self.journal.commit()  # the inputs before the alarm
+            self.journal.quarantine.add_alarm(error.alarm, str(error))
+            raise Quarantined(str(error), None) from error
         finally:
             self.status.write("complete" if finished else "stopped")
         return summary
@@ -72,7 +76,7 @@ class FleetDriver:
     def _over(self) -> bool:
         limit = self.engine.limits.seconds
         if limit is not None and self.dispatcher.now() >= limit:
-            self.engine.pass_time(limit)
+            self.dispatcher.give(Passed(limit))
         return self.engine.started and self.engine.over
 
     def state(self) -> dict[str, Any] | None:

@@ -1,7 +1,6 @@
 """Runs one experiment on a fleet of real devices, from the beginning or from where a killed server left off."""
 
 import secrets
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,9 @@ from cabafl.config import Experiment, load_experiment
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
 from cabafl.deployment.server.carrier import Carrier, Network, RunOnFleet
-from cabafl.deployment.server.commands import CommandBox
 from cabafl.deployment.server.dispatcher import MAX_OFFENCES, Dispatcher, Quarantined
 from cabafl.deployment.server.driver import FleetDriver
-from cabafl.deployment.server.status import StatusFile
+from cabafl.deployment.server.operator import CommandBox, StatusFile
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.journal import Journal
 from cabafl.engine.wall import WallEngine
@@ -47,7 +45,7 @@ def serve(experiment: Experiment, network: Network, station: Station) -> dict[st
 
     Raises `Stopped` after SIGINT or SIGTERM; a run that was stopped or killed continues with the same call.
     """
-    _check_end(experiment)
+    check_end(experiment)
     devices = network.devices
     if not devices:
         raise UserError("devices: the fleet has none; accepted: one or more (`cabafl deploy init DIR --add 1`)")
@@ -64,32 +62,35 @@ def serve(experiment: Experiment, network: Network, station: Station) -> dict[st
 
 
 def _serve(experiment: Experiment, network: Network, station: Station, toml: str) -> dict[str, Any]:
-    """Begins again from the last checkpoint whenever an input is put into quarantine."""
+    """Begins again from the last checkpoint whenever an input or an alarm is put into quarantine."""
     enough = min(experiment.deploy.start_devices or len(network.devices), len(network.devices))
-    offences: Counter[int] = Counter()
+    failed_alarms = 0
     carrier: Carrier | None = None
     commands: CommandBox | None = None
     finished = False
     try:
         while True:
-            excluded = frozenset(device for device, count in offences.items() if count >= MAX_OFFENCES)
             try:
                 with ExitStack() as cleanup:
                     server = _open(experiment, station, toml, cleanup)
+                    offences = server.journal.quarantine.offences
                     if carrier is None:
                         carrier = network.open(server.run_on_fleet(), station.log)
                     commands = commands or CommandBox(station.commands)  # those for a server that runs are not ours
-                    summary = server.carry_out(carrier, commands, enough, excluded)
+                    summary = server.carry_out(carrier, commands, enough)
                     finished = True
                     return summary
             except Quarantined as error:
-                offences[error.device] += 1
-                if offences[error.device] > 2 * MAX_OFFENCES:
+                failed_alarms += error.device is None
+                if failed_alarms > 2 * MAX_OFFENCES:
+                    raise RunStopped(f"{error}; it is not the first: the method itself fails") from error
+                if error.device is not None and offences[error.device] > 2 * MAX_OFFENCES:
                     raise RunStopped(f"{error}; without that device too: the method itself fails") from error
                 if carrier is not None:
                     carrier.close(finished=False)
                     carrier = None
-                station.log.warn(f"{error}; the run goes on without that input", error.device)
+                what = "telling it" if error.device is None else "that input"
+                station.log.warn(f"{error}; the run goes on without {what}", error.device)
     finally:
         if commands is not None:
             commands.close()
@@ -116,11 +117,10 @@ class _Server:
         ttl, devices = experiment.deploy.job_ttl, len(self.engine.sizes)
         return RunOnFleet(name, greeting, task.model.layout.size, task.feature_width, ttl, devices)
 
-    def carry_out(
-        self, carrier: Carrier, commands: CommandBox, enough: int, excluded: frozenset[int]
-    ) -> dict[str, Any]:
+    def carry_out(self, carrier: Carrier, commands: CommandBox, enough: int) -> dict[str, Any]:
         """Runs to the end, or until `Quarantined`."""
-        log = self.station.log
+        log, offences = self.station.log, self.journal.quarantine.offences
+        excluded = frozenset(device for device, count in offences.items() if count >= MAX_OFFENCES)
         dispatcher = Dispatcher(self.engine, carrier, self.journal, log, enough=enough, excluded=excluded)
         status = StatusFile(self.station.status, self.run, dispatcher)
         return FleetDriver(dispatcher, self.run, status, commands).carry_out(self.checkpoint)
@@ -138,10 +138,12 @@ def _open(experiment: Experiment, station: Station, toml: str, cleanup: ExitStac
     run = Lifecycle(experiment, parts.task.model.layout, folder, station.listener)
     setup = engine_setup(parts, executor, run.emit, experiment.run.wall_time)
     engine = WallEngine(setup, experiment.data.devices, experiment.deploy.norm_bound)
+    engine.skipped = journal.quarantine.alarms.keys()
     return _Server(parts, engine, run, journal, checkpoint, station)
 
 
-def _check_end(experiment: Experiment) -> None:
+def check_end(experiment: Experiment) -> None:
+    """Raises `UserError` if a run on real devices would not end."""
     if experiment.run.wall_time is None and experiment.run.max_dispatches is None:
         raise UserError("run.wall_time: missing; accepted: the seconds the run lasts, e.g. run.wall_time=3600")
 

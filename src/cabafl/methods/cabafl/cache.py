@@ -56,10 +56,7 @@ class Slot(State):
         self.l1, self.l1_trace, self.l1_samples = self.l2, list(self.trace), self.samples
 
     def restart(self, model: Weights) -> None:
-        """Continues from the global model in both levels, after an aggregation.
-
-        The L1 trace and data size stay: until they are overwritten, the slot takes part with its old weight.
-        """
+        """Continues from the global model in both levels, after an aggregation; the L1 trace and data size stay."""
         self.l1 = self.l2 = model
         self.trained, self.trace, self.samples = 0, [], 0
 
@@ -91,3 +88,13 @@ class TwoLevelCache(State):
         if accepted:
             slot.promote()
         return Decision(rank, length, accepted)
+
+    def restart(self, slot: Slot, model: Weights) -> None:
+        """Lets a slot continue from the global model after its aggregation.
+
+        With L1, the slot's L1 trace and data size stay, and with them its weight, until they are overwritten. Without
+        the L1 level (conf4) a slot has nothing but its own trace, which is empty now: weight 0 until its next upload.
+        """
+        slot.restart(model)
+        if not self.screening:
+            slot.l1_trace, slot.l1_samples = [], 0

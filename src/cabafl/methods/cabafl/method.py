@@ -10,11 +10,11 @@ an aggregation; the device that has just uploaded is left out if another is idle
 ``epsilon``.
 """
 
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cabafl.methods.averaging import weighted_mean
 from cabafl.methods.base import FeatureKind, Floats, Job, LossReason, Method, Needs, Parameters, Server, Upload
@@ -22,6 +22,10 @@ from cabafl.methods.cabafl.aggregation import cache_weights, equal_weights
 from cabafl.methods.cabafl.cache import Slot, TwoLevelCache
 from cabafl.methods.cabafl.features import FeatureTable
 from cabafl.methods.cabafl.selector import SelectionCounts, balance_scores, best_device, draw, idle_without
+
+PAPER_DEVICES = 100
+PAPER_LEVEL = 1e-6  # variance of random selection at the end of the paper's runs: 100 devices, 10,000 selections
+SMALLEST_RELATIVE_SIGMA = 0.001  # a smaller one is meant for the absolute scale
 
 
 class CaBaFLParameters(Parameters):
@@ -31,7 +35,11 @@ class CaBaFLParameters(Parameters):
     alpha: float = Field(0.7, ge=0, le=1, description="exponent of the data size in the aggregation weight")
     gamma: float = Field(0.2, ge=0, le=1, description="early uploads enter L1 above this quantile of similarity")
     sigma: float = Field(
-        1e-6, ge=0, description="selection variance above which only the least selected devices are candidates"
+        1e-6, ge=0, description="unevenness of selection above which only the least selected devices are candidates"
+    )
+    sigma_scale: Literal["auto", "absolute", "relative"] = Field(
+        "auto",
+        description="unit of sigma: absolute (variance, paper) | relative (random selection = 1) | auto (by the fleet)",
     )
     m: int = Field(50, ge=1, description="aggregations between two feature collections")
     epsilon: float = Field(1e-8, gt=0, description="lower bound of 1 - similarity in the aggregation weight")
@@ -52,6 +60,33 @@ class CaBaFLParameters(Parameters):
     )
     l1_cache: bool = Field(True, description="false: every upload enters L1 at once (conf4)")
     aggregation: Literal["weighted", "mean"] = Field("weighted", description="weighted | mean (conf5)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sigma_of_scale(cls, values: Any) -> Any:
+        """The default of ``sigma`` depends on its scale."""
+        relative = isinstance(values, dict) and values.get("sigma_scale") == "relative"
+        return {"sigma": 1.0, **values} if relative else values
+
+    @model_validator(mode="after")
+    def _sigma_fits_its_scale(self) -> Self:
+        if self.sigma_scale == "relative" and 0 < self.sigma < SMALLEST_RELATIVE_SIGMA:
+            raise ValueError(
+                f"method.sigma = {self.sigma}: with method.sigma_scale = relative, 1 is random selection; accepted: 0, "
+                f"or from {SMALLEST_RELATIVE_SIGMA}; {self.sigma} of the paper is {self.sigma / PAPER_LEVEL:g}"
+            )
+        return self
+
+    def settled(self, devices: int, simulated: bool) -> Self:
+        """Decides ``sigma_scale = "auto"``: absolute on simulated fleets of the paper's size, relative on all others.
+
+        ``sigma`` is then a value of the paper, converted so that it means the same at the end of the paper's runs.
+        """
+        if self.sigma_scale != "auto":
+            return self
+        if simulated and devices == PAPER_DEVICES:
+            return self.model_copy(update={"sigma_scale": "absolute"})
+        return self.model_copy(update={"sigma_scale": "relative", "sigma": self.sigma / PAPER_LEVEL})
 
 
 class CaBaFL(Method):
@@ -121,7 +156,7 @@ class CaBaFL(Method):
             similarities = np.array([self.features.similarity(s.l1_trace) for s in slots])
             weights = cache_weights(samples, similarities, self.parameters.alpha, self.parameters.epsilon)
         self.model = weighted_mean([s.l1 for s in slots], weights)
-        slot.restart(self.model)
+        self.cache.restart(slot, self.model)
         server.publish(self.model, slot=index, weights=weights.tolist())
         if server.version % self.parameters.m == 0:
             self._collect(server)
@@ -154,7 +189,7 @@ class CaBaFL(Method):
         restart = slot.trained == 0
         at_random = restart or p.selection == "random"
         fair = p.selection != "random" and (p.fair_restart or not restart)
-        filtered = fair and self.selected.variance() > p.sigma
+        filtered = fair and self._uneven()
         if at_random and not filtered:
             return server.idle.draw(random, without)
         if filtered:
@@ -168,6 +203,12 @@ class CaBaFL(Method):
         device, score = best_device(candidates, self._score(w1, w2))
         server.note("select", slot=index, device=device, candidates=len(candidates), score=score)
         return device
+
+    def _uneven(self) -> bool:
+        """Whether selection so far is more uneven than ``sigma`` allows."""
+        sigma: float = self.parameters.sigma
+        relative = self.parameters.sigma_scale == "relative"
+        return (self.selected.relative_variance() if relative else self.selected.variance()) > sigma
 
     def _score(self, w1: Floats, w2: Floats) -> Floats:
         if self.parameters.selection == "similarity":

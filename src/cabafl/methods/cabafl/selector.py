@@ -49,6 +49,17 @@ class SelectionCounts(State):
             return 0.0
         return (self.square_total * n - self.total**2) / (n * self.total) ** 2
 
+    def relative_variance(self) -> float:
+        """`variance` relative to what it is on average after as many uniform random selections, (1 - 1/N) / (N T).
+
+        This is the chi-square statistic of the counts divided by its degrees of freedom. Random selection gives about
+        1, more even selection less, whatever the number of devices N and of selections T.
+        """
+        n = len(self.counts)
+        if self.total == 0 or n == 1:
+            return 0.0
+        return (self.square_total * n - self.total**2) / (self.total * (n - 1))
+
     def least_selected(self, idle: Idle, without: int | None) -> Ints:
         """The idle devices other than ``without`` with the smallest count among them."""
         start = 0

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from cabafl.learning.weights import FlatModel
+from cabafl.learning.task import FlatModel
 
 
 def normed() -> nn.Module:

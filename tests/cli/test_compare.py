@@ -1,0 +1,53 @@
+"""Which runs `cabafl compare` and `cabafl ablate` make of a command line; nothing is run here."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cabafl.cli import compare, main
+
+FILE = '[method]\nname = "cabafl"\nk = 7\n'
+
+
+@pytest.fixture
+def variants(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Mapping[str, Any]]:
+    """The variants that the command would run."""
+    found: dict[str, Mapping[str, Any]] = {}
+    monkeypatch.setattr(compare, "_run_and_report", lambda base, variants, *_: found.update(variants))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "a.toml").write_text(FILE)
+    return found
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
+    monkeypatch.setattr(sys, "argv", ["cabafl", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_keys_of_the_file_belong_to_its_method(
+    variants: dict[str, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("a.toml", "method.name=fedavg", "method.weighting=uniform", "--methods", "cabafl,fedavg,fedasync")
+    assert command(monkeypatch, "compare", *words) == 0
+    assert variants == {
+        "cabafl": {"name": "cabafl", "k": 7},
+        "fedavg": {"name": "fedavg", "weighting": "uniform"},
+        "fedasync": {"name": "fedasync"},
+    }
+
+
+def test_a_study_of_cabafl_refuses_another_method(
+    variants: dict[str, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "ablate", "a.toml", "method.name=fedavg") == 2
+    assert capsys.readouterr().err == ("error: method.name = 'fedavg': the study varies CaBaFL; accepted: cabafl\n")
+    assert not variants
+    Path("a.toml").write_text('[method]\nname = "fedavg"\nweighting = "uniform"\n')
+    assert command(monkeypatch, "ablate", "a.toml", "method.name=cabafl", "method.k=9") == 0
+    assert variants["conf4"] == {"name": "cabafl", "k": 9, "l1_cache": False}
