@@ -126,3 +126,16 @@ def test_an_npz_file_takes_the_place_of_a_data_set() -> None:
     table = layout(artefacts()["table7"], "desk", None, {"activity": "/data/windows.npz"})
     data = {cell.experiment.data.dataset for cell in table.cells}
     assert data == {"npz", "shakespeare"}
+
+
+def test_runs_of_an_older_version_whose_numbers_have_changed_are_named(tmp_path: Path) -> None:
+    """Before `fleet.forward_share`, collections took longer; FedAvg has none, so its runs count."""
+    table = layout(artefacts()["table3"], "smoke")
+    cells = {cell.experiment.method.name: cell.experiment for cell in table.cells}
+    for method in ("cabafl", "wkafl", "fedavg"):
+        path = write_experiment(tmp_path / method, cells[method]) / "experiment.toml"
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("forward_share")]
+        path.write_text("\n".join(lines))
+    pool = RunPool([tmp_path])
+    assert pool.find(cells["fedavg"]) == tmp_path / "fedavg"
+    assert pool.outdated == [tmp_path / "cabafl", tmp_path / "wkafl"]

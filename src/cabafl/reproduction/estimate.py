@@ -10,7 +10,6 @@ import torch
 from cabafl import methods
 from cabafl.config import Experiment
 from cabafl.data.dataset import Dataset, Kind, Partition, Split
-
 from cabafl.learning.spec import TaskSpec
 from cabafl.methods.base import Objective
 from cabafl.paper.artefact import DataFacts
@@ -18,7 +17,7 @@ from cabafl.paper.definitions import settings
 from cabafl.paper.identity import identity
 from cabafl.tiers import CONFIGS, TIERS
 
-STARTUP = 4.0  # seconds of a run before its first job: imports, data, initial weights
+STARTUP = 2.5  # seconds of a run before its first job: imports, data, initial weights
 # Jobs of a method in a given time, as a share of those of an asynchronous one, which never waits (CIFAR-10, K = 10).
 PACE = {"synchronous": 0.5, "semi-asynchronous": 0.8, "asynchronous": 1.0}
 SYMBOLS = 80  # of text
