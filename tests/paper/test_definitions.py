@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from cabafl.config import Experiment, load_experiment
+from cabafl.data.dataset import Split
+from cabafl.data.partition import make_partition
 from cabafl.errors import UserError
 from cabafl.paper.artefact import PublishedValue
 from cabafl.paper.definitions import SCALES, artefacts, find_artefact, layout, replaced, setting_label, settings
@@ -115,6 +118,25 @@ def test_smoke_scale_needs_no_file() -> None:
         cells = layout(artefact, "smoke").cells
         assert {c.experiment.data.dataset for c in cells} <= {"mnist5k", "synthetic"}
         assert all((c.experiment.run.virtual_time or 0) <= 1000 for c in cells)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_limited_data_can_be_split(seed: int) -> None:
+    """The Dirichlet splits of all scales, on labels of as many classes."""
+    cells = [c for a in artefacts().values() for scale in ("desk", "smoke") for c in layout(a, scale).cells]
+    limited = {c.experiment.data for c in cells if c.experiment.data.train_limit and c.experiment.data.beta}
+    kinds = {
+        (d.dataset, d.beta, d.train_limit, d.devices, d.min_samples) for d in limited if d.partition == "dirichlet"
+    }
+    assert len(kinds) >= 8
+    for name, beta, limit, devices, least in kinds:
+        assert limit is not None
+        y = torch.arange(limit) % settings().data[name].classes
+        count = 100 if devices == "auto" else devices
+        split = make_partition(
+            "dirichlet", Split(torch.zeros(limit, 1), y), count, beta=beta, min_samples=least, seed=seed
+        )
+        assert split.sizes.min() >= least
 
 
 def test_names_are_found_in_several_spellings() -> None:

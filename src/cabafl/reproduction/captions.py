@@ -14,6 +14,7 @@ NAMES = {
     "data.train_limit": "training samples",
     "data.test_limit": "test samples",
     "data.devices": "devices",
+    "data.min_samples": "samples of a device, at least",
     "data.partition": "partition",
     "model.name": "network",
     "model.width": "width of the network",
@@ -22,7 +23,7 @@ NAMES = {
     "fleet.slots": "devices at the same time",
 }
 # These follow from another partition or network, which is named itself.
-FOLLOWING = ("model.feature_layer", "data.beta", "data.shards", "data.min_samples", "data.labels", "method.")
+FOLLOWING = ("model.feature_layer", "data.beta", "data.shards", "data.labels", "method.")
 
 
 def differences(table: ArtefactLayout) -> list[str]:
