@@ -88,6 +88,7 @@ def test_figures_without_runs(tmp_path: Path) -> None:
         (["table3", "--part", "half"], "--part = 'half': accepted"),
         (["table3", "--methods", "fedavgg"], "did you mean 'fedavg'?"),
         (["table3", "--only", "mars"], "--only = 'mars': matches no row or column"),
+        (["table3", "--device", "gpu"], "run.device = 'gpu'"),
         (["table3", "--jobs", "0"], "--jobs = '0': accepted"),
         (["table3", "--data", "cifar10"], "--data = 'cifar10': accepted: NAME=PATH"),
         (["table3", "--data", "cifer10=/"], "did you mean 'cifar10'?"),

@@ -48,6 +48,13 @@ def test_parts_are_disjoint_and_complete(tmp_path: Path) -> None:
     assert len(whole) == 48
 
 
+def test_the_processor_changes_no_name(tmp_path: Path) -> None:
+    asked = request(tmp_path, "fig8", device="cuda:1")
+    runs = plan_runs(asked, layouts(asked))
+    assert {run.experiment.run.device for run in runs} == {"cuda:1"}
+    assert [run.folder.name for run in runs] == planned(tmp_path, "fig8")
+
+
 def test_only_keeps_matching_rows_or_columns(tmp_path: Path) -> None:
     rows = layouts(request(tmp_path, "table1", only="cifar10-cnn"))[0]
     assert [row.id for row in rows.rows] == [f"cifar10-cnn-{s}" for s in ("beta0.1", "beta0.5", "beta1.0", "iid")]

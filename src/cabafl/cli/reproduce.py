@@ -42,6 +42,7 @@ Part = Annotated[str, typer.Option(help="Make only this share of the runs, e.g. 
 Runs = Annotated[
     list[Path] | None, typer.Option(help="Folder with finished runs that need not be repeated; may be repeated.")
 ]
+DeviceOption = Annotated[str, typer.Option(help="Where networks are computed: cpu | cuda | cuda:1.")]
 MakeRuns = Annotated[bool, typer.Option("--run/--no-run", help="--no-run: only write what is finished.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for runs and results; default: reproduction-<scale>.")]
 
@@ -56,6 +57,7 @@ def reproduce(
     part: Part = "1/1",
     runs: Runs = None,
     make_runs: MakeRuns = True,
+    device: DeviceOption = "cpu",
     jobs: Jobs = "auto",
     out: Out = None,
     quiet: Quiet = False,
@@ -76,7 +78,7 @@ def reproduce(
         return
     chosen = _artefacts(names)
     folder, roots = out or Path(f"reproduction-{scale}"), _roots(data or [])
-    request = Request(chosen, scale, folder, seeds, _methods(methods), only, roots, _part(part))
+    request = Request(chosen, scale, folder, seeds, _methods(methods), only, roots, _part(part), _device(device))
     work = Reproduction(request, runs or [])
     _check_data(work, strict=make_runs and not {ALL, CLAIMS} & set(names), quiet=quiet or names == [CLAIMS])
     _carry_out(work, names, make_runs and names != [CLAIMS], parse_jobs(jobs), quiet)
@@ -122,6 +124,13 @@ def _part(text: str) -> tuple[int, int]:
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(f"--part = {text!r}: accepted: which part and how many, from 1/1, e.g. 1/2")
     return int(match[1]), int(match[2])
+
+
+def _device(name: str) -> str:
+    from cabafl.config import RunSection
+    from cabafl.validation import validated
+
+    return validated(RunSection, {"device": name}, "run").device
 
 
 def _check_data(work: "Reproduction", strict: bool, quiet: bool) -> None:

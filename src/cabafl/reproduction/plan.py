@@ -28,6 +28,7 @@ class Request:
     only: str | None = None
     roots: Mapping[str, str] = field(default_factory=dict)
     part: tuple[int, int] = (1, 1)
+    device: str = "cpu"
 
 
 def layouts(request: Request) -> list[ArtefactLayout]:
@@ -48,7 +49,8 @@ def plan_runs(request: Request, tables: Sequence[ArtefactLayout]) -> list[GridRu
     for table in tables:
         for cell in table.cells:
             for seed in range(1, request.seeds + 1):
-                experiment = cell.experiment.model_copy(update={"seed": seed})
+                run = cell.experiment.run.model_copy(update={"device": request.device})
+                experiment = cell.experiment.model_copy(update={"seed": seed, "run": run})
                 folder = request.out / RUNS / folder_name(experiment)
                 names = dict.fromkeys([cell.setting, table.rows[cell.row].id, table.columns[cell.column].id])
                 label = ", ".join(names)
