@@ -12,6 +12,7 @@ import pytest
 from cabafl.comparison.observe import SplitSimilarities
 from cabafl.files import as_json, write_atomic
 from cabafl.paper.definitions import artefacts, layout
+from cabafl.reproduction import similarities, verdicts
 from cabafl.reproduction.claims import cache_update_seconds, claims_result
 from cabafl.reproduction.page import index_page
 from cabafl.reproduction.plan import RUNS
@@ -221,3 +222,13 @@ def test_claims_are_collected(tmp_path: Path) -> None:
     assert [row[0].text for row in found.table.rows] == ["Section VI-B", "Table VIII", "Figure 15"]
     assert found.table.rows[1][-1].text == "holds"
     assert 0 < cache_update_seconds(3) < 1
+
+
+@pytest.mark.parametrize("name", list(artefacts()))
+def test_claims_name_rows_columns_and_tests_that_exist(name: str) -> None:
+    table = layout(artefacts()[name], "paper")
+    rows, columns = ({entry.id for entry in axis} for axis in (table.rows, table.columns))
+    for claim in table.artefact.claims:
+        assert claim.test in (similarities.TESTS if table.artefact.observe else verdicts.TESTS)
+        assert {claim.of, claim.over} <= {*rows, *columns, ""}
+        assert claim.row in {*rows, ""}
