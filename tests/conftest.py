@@ -18,6 +18,7 @@ SLOW_FILES = {
     "tests/cli/test_bench.py",
     "tests/cli/test_observe.py",
     "tests/cli/test_report.py",
+    "tests/cli/test_reproduce.py",
     "tests/cli/test_run.py",
     "tests/cli/test_sweep.py",
     "tests/comparison/test_grid.py",
@@ -33,6 +34,7 @@ SLOW_FILES = {
     "tests/execution/test_pool.py",
     "tests/execution/test_ray.py",
     "tests/reporting/test_report.py",
+    "tests/reproduction/test_results.py",
 }
 SLOW_TESTS = {  # by name, in any file
     "test_a_device_that_restarts_while_the_server_is_away",

@@ -56,6 +56,17 @@ def _keys(section: BaseModel, names: list[str], comments: bool) -> list[str]:
     return lines
 
 
+def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens nested tables to dotted keys; tables per tier, such as ``fleet.tiers``, stay one value."""
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict) and "tier" not in key:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
 def toml_value(value: Any) -> str:
     """Formats one value as TOML."""
     if isinstance(value, bool):

@@ -22,13 +22,13 @@ def run_and_report(make: "Callable[[], list[GridRun]]", jobs: str, out: Path, re
     """Executes what ``make`` returns, with the lock of ``out``, and reports on the finished runs in their order."""
     from cabafl.comparison.grid import locked, run_grid
 
-    cores = _parse_jobs(jobs)
+    cores = parse_jobs(jobs)
     with locked(out):
         runs = make()
         done = sum(run.done for run in runs)
         if not quiet and done:
             console.print(f"{done} of {len(runs)} runs are already finished.")
-        with _GridProgress(runs, enabled=not quiet) as progress:
+        with GridProgress(runs, enabled=not quiet) as progress:
             try:
                 run_grid(runs, cores, progress.update)
             except KeyboardInterrupt:
@@ -45,7 +45,8 @@ def run_and_report(make: "Callable[[], list[GridRun]]", jobs: str, out: Path, re
         raise typer.Exit(1)
 
 
-def _parse_jobs(jobs: str) -> int:
+def parse_jobs(jobs: str) -> int:
+    """The number of runs at the same time; raises `UserError` unless it is auto or a number of at least 1."""
     from cabafl.execution.choice import worker_count
 
     if jobs == "auto":
@@ -55,7 +56,7 @@ def _parse_jobs(jobs: str) -> int:
     return int(jobs)
 
 
-class _GridProgress:
+class GridProgress:
     """Progress of the whole grid: a live bar on a terminal, else a line per finished run."""
 
     def __init__(self, runs: "Sequence[GridRun]", enabled: bool) -> None:
@@ -72,7 +73,7 @@ class _GridProgress:
         self._task = self._bar.add_task("", total=float(len(runs)))
         self._printed: set[Path] = {run.folder for run in runs if run.done}
 
-    def __enter__(self) -> "_GridProgress":
+    def __enter__(self) -> "GridProgress":
         self._bar.start()
         return self
 

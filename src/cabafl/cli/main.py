@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cabafl.cli import bench, compare, config, data, deploy, lists, observe, report, run, sweep
+from cabafl.cli import bench, compare, config, data, deploy, lists, observe, report, reproduce, run, sweep
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
 from cabafl.processes.lifeline import PARENT, die_with_parent
@@ -45,6 +45,7 @@ app.command("sweep")(sweep.sweep)
 app.command("ablate")(compare.ablate)
 app.command("observe")(observe.observe)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("config")(config.config)

@@ -40,8 +40,20 @@ def observe(experiment: Experiment, betas: Sequence[float], epochs: int, draws: 
 
     Data sets with coarse labels get one more split: balanced coarse labels, unbalanced fine labels.
     """
+    dataset, partition = observed_data(experiment)
+    return observe_data(experiment, dataset, partition, betas, epochs, draws)
+
+
+def observed_data(experiment: Experiment) -> tuple[Dataset, Partition]:
+    """The data of an experiment, undivided."""
     data = experiment.data.model_copy(update={"partition": "iid", "devices": PARTS + 1})
-    dataset, partition = make_data(experiment.model_copy(update={"data": data}))
+    return make_data(experiment.model_copy(update={"data": data}))
+
+
+def observe_data(
+    experiment: Experiment, dataset: Dataset, partition: Partition, betas: Sequence[float], epochs: int, draws: int
+) -> list[SplitSimilarities]:
+    """`observe` on data that are already there."""
     task = make_task(experiment, dataset, partition)
     features = sample_features(task, epochs)
     kinds = [("IID", "iid", 1.0), *((f"beta = {beta:g}", "dirichlet", beta) for beta in betas)]

@@ -6,7 +6,7 @@ from typing import Any
 from cabafl import methods
 from cabafl.config import Experiment, MethodSection, apply_override
 from cabafl.errors import UserError
-from cabafl.reporting.published import METHODS
+from cabafl.paper.published import METHODS
 from cabafl.validation import unknown
 
 ABLATION: dict[str, dict[str, Any]] = {

@@ -71,7 +71,7 @@ def _curves(groups: Groups, line_styles: Mapping[str, Style], axis: str, name: s
     figure = Figure(figsize=(9, max(4.8, 0.25 * len(groups))), layout="constrained")  # room for the legend
     axes = figure.subplots()
     for place, (label, group) in enumerate(groups.items()):
-        _draw_series(axes, series(group, axis), line_styles[label], escaped(label), place / len(groups))
+        draw_series(axes, series(group, axis), line_styles[label], escaped(label), place / len(groups))
     axes.set(xlabel=name, ylabel="test accuracy [%]")
     axes.set_xlim(0, axes.dataLim.x1 or None)
     axes.grid(alpha=0.3)
@@ -80,7 +80,7 @@ def _curves(groups: Groups, line_styles: Mapping[str, Style], axis: str, name: s
     return figure
 
 
-def _draw_series(axes: Any, curve: Series, style: Style, label: str, offset: float) -> None:
+def draw_series(axes: Any, curve: Series, style: Style, label: str, offset: float) -> None:
     """``offset`` (0 to 1) shifts the markers, so that those of different methods do not overlap."""
     every = max(1, len(curve.x) // 8)
     dashes = {"dashes": style.dashes} if style.dashes else {}

@@ -14,6 +14,7 @@ from cabafl.reporting.table import Cell, Table
 _LATEX = {
     "\\": r"\textbackslash{}",
     "±": r"$\pm$",
+    **{sign: rf"$\{name}$" for sign, name in zip("αβγσ…", ("alpha", "beta", "gamma", "sigma", "ldots"), strict=True)},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
@@ -45,6 +46,11 @@ def speedups_csv(measures: Measures) -> str:
     return csv_text(lines)
 
 
+def table_csv(table: Table) -> str:
+    """A table as it is shown, without the marks of the best values."""
+    return csv_text([table.headings, *([cell.text for cell in row] for row in table.rows)])
+
+
 def raw(value: float | None) -> str:
     """A number with all its digits; empty: not available."""
     return "" if value is None else repr(value)
@@ -74,8 +80,11 @@ def _markdown_table(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def latex(tables: Sequence[Table]) -> str:
-    """A document that compiles by itself; with ``\\usepackage{standalone}`` another document can ``\\input`` it."""
+def latex(tables: Sequence[Table], notes: Sequence[str] = ()) -> str:
+    """A document that compiles by itself; with ``\\usepackage{standalone}`` another document can ``\\input`` it.
+
+    ``notes`` follow the title in each caption.
+    """
     head = [
         "% Compiles by itself. To take it into a paper: \\usepackage{standalone,booktabs,graphicx}, then \\input.",
         r"\documentclass{article}",
@@ -84,19 +93,20 @@ def latex(tables: Sequence[Table]) -> str:
         r"\usepackage{booktabs,graphicx}",
         r"\begin{document}",
     ]
-    return "\n".join([*head, *(_latex_table(table) for table in tables), r"\end{document}", ""])
+    return "\n".join([*head, *(_latex_table(table, notes) for table in tables), r"\end{document}", ""])
 
 
-def _latex_table(table: Table) -> str:
+def _latex_table(table: Table, notes: Sequence[str]) -> str:
     def cell(cell: Cell) -> str:
         text = _replaced(cell.text, _LATEX)
         return rf"{{\boldmath\textbf{{{text}}}}}" if cell.best else text
 
     rows = [" & ".join(map(cell, row)) + r" \\" for row in table.rows]
+    title = ". ".join([table.title, " ".join(notes)]) if notes else table.title
     lines = [
         r"\begin{table}[htbp]",
         r"\centering",
-        rf"\caption{{{_replaced(table.title, _LATEX)}}}",
+        rf"\caption{{{_replaced(title, _LATEX)}}}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}",
         r"\toprule",

@@ -46,14 +46,14 @@ def page(
     look: Look,
 ) -> str:
     """Returns the complete HTML document."""
-    script, style = _asset("page.js"), _asset("page.css")
+    script, style = asset("page.js"), asset("page.css")
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(_subtitle(runs, look.noun))}</p>',
         _notes(look.notes),
         "<h2>Results</h2>",
         f'<p class="soft">{escape(EXPLANATION)}</p>',
-        '<div class="row">' + "".join(map(_table, tables)) + "</div>",
+        '<div class="row">' + "".join(map(table_section, tables)) + "</div>",
         "<h2>Learning curves</h2>",
         f'<p class="soft">Mean of the last {WINDOW} evaluated versions; with several seeds, the mean over seeds and a'
         " band from the lowest to the highest. Click a curve to hide it, drag to zoom, double-click to zoom out.</p>",
@@ -61,7 +61,7 @@ def page(
         '<div id="plot"><div id="tip"></div></div>',
         _speedups(speedups),
         "<h2>Figures</h2>",
-        *map(_figure, figures),
+        *map(figure_element, figures),
         "<h2>Settings</h2>",
         _settings(runs),
         "<h2>Runs</h2>",
@@ -69,10 +69,10 @@ def page(
         f'<script type="application/json" id="data">{_json(_curve_data(runs, look.styles))}</script>',
         f"<script>{script}</script>",
     ]
-    return _document(title, style, script, "\n".join(body))
+    return document(title, style, script, "\n".join(body))
 
 
-def _document(title: str, style: str, script: str, body: str) -> str:
+def document(title: str, style: str, script: str, body: str) -> str:
     """The security policy allows only this script and this style, by their hashes: injected ones would not run."""
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:;"
@@ -87,7 +87,8 @@ def _document(title: str, style: str, script: str, body: str) -> str:
     )
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of this package."""
     return files("cabafl.reporting").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -113,7 +114,8 @@ def _notes(notes: Sequence[str]) -> str:
     return f'<ul class="notes">{items}</ul>' if items else ""
 
 
-def _table(table: Table) -> str:
+def table_section(table: Table) -> str:
+    """A table below its title; best values have the class ``best``."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in table.headings)
     rows = "".join(
         "<tr>" + "".join(f"<td{' class=best' * cell.best}>{escape(cell.text)}</td>" for cell in row) + "</tr>"
@@ -127,11 +129,12 @@ def _speedups(tables: Sequence[Table]) -> str:
     if not tables:
         return ""
     about = "Speed-up of row over column: the column's time to the target divided by the row's."
-    inner = "".join(map(_table, tables))
+    inner = "".join(map(table_section, tables))
     return f'<h2>Speed-up</h2><p class="soft">{about}</p><div class="row">{inner}</div>'
 
 
-def _figure(figure: RenderedFigure) -> str:
+def figure_element(figure: RenderedFigure) -> str:
+    """A figure inside the page, as SVG or, if that is large, as PNG."""
     kind, content = ("svg+xml", figure.svg) if len(figure.svg) <= MAX_SVG_BYTES else ("png", figure.png)
     source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
     caption = f"<b>{escape(figure.title)}.</b> {escape(figure.caption)}"

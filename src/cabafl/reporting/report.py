@@ -18,10 +18,6 @@ from cabafl.reporting.sweep import Sweep, sweep_csv, sweep_styles, value_figures
 from cabafl.reporting.table import Table, speedup_tables, tables
 
 MAX_CURVES = 40  # in figures and on the page
-CIFAR100_NOTE = (
-    "The published CIFAR-100 accuracies are probably those of its 20 coarse classes (data.labels = coarse);"
-    " runs with data.labels = fine learn 100 classes."
-)
 
 
 @dataclass(frozen=True)
@@ -97,9 +93,7 @@ def _table_files(
 
 
 def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> list[str]:
-    published = any(row.values["published_mean"] is not None for row in measures.rows)
-    fine = any(run.experiment.data.dataset == "cifar100" and run.experiment.data.labels == "fine" for run in runs)
-    notes = [CIFAR100_NOTE] if published and fine else []
+    notes = []
     if any(run.summary["best_window_mean"] is None for run in runs):
         notes.append(
             f"Some runs have fewer than {WINDOW} evaluated versions, so they have no best window and no stability."

@@ -16,6 +16,7 @@ from cabafl.recording.folder import EVENTS, EXPERIMENT, SUMMARY, read_metrics
 from cabafl.recording.metrics import accuracy_figures
 from cabafl.recording.version_0_1 import translate_summary
 from cabafl.reporting.trace import Counts, count_events
+from cabafl.toml import flatten
 
 REQUIRED_KEYS = (  # of summary.json
     "final_accuracy",
@@ -84,17 +85,6 @@ def clock_of(runs: Iterable[Run]) -> str:
     return f"{clocks.pop()} time" if len(clocks) == 1 else "time"
 
 
-def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested tables to dotted keys; tables per tier, such as ``fleet.tiers``, stay one value."""
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        if isinstance(value, dict) and "tier" not in key:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
 def load_runs(
     folders: str | Path | Sequence[str | Path],
     labels: Mapping[Path, str] | Mapping[str, str] | None = None,
@@ -117,7 +107,7 @@ def load_runs(
     finished = []
     for folder in _find(paths):
         if (folder / SUMMARY).exists():
-            finished.append(_load(folder, label_of.get(folder, "")))
+            finished.append(load_run(folder, label_of.get(folder, "")))
         else:
             warn(f"{folder}: not finished (it has no {SUMMARY}); left out")
     if not finished:
@@ -143,7 +133,8 @@ def _find(folders: Sequence[Path]) -> list[Path]:
     return list(found.values())
 
 
-def _load(folder: Path, label: str) -> Run:
+def load_run(folder: Path, label: str) -> Run:
+    """Reads one finished run. Raises `UserError` if the folder is damaged."""
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         rows = read_metrics(folder)

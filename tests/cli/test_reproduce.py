@@ -1,0 +1,144 @@
+"""`cabafl reproduce` as a user types it."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from cabafl.cli import main
+from cabafl.paper import definitions
+from tests.cli.program import CABAFL, cabafl
+
+OUT = "reproduction-smoke"
+
+
+def test_a_figure_and_a_table_from_a_fresh_folder(tmp_path: Path) -> None:
+    """Figure 15 and Table III share two of their runs."""
+    first = cabafl("reproduce", "fig15", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "3 runs, 0 of them finished" in first.stdout
+    assert "Figure 15" in first.stdout
+    assert (tmp_path / OUT / "fig15" / "figure.png").exists()
+    words = ["reproduce", "Table 3", "--methods", "fedavg,cabafl,fedsa"]
+    second = cabafl(*words, cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert "3 runs, 2 of them finished" in second.stdout
+    assert "0.37" in second.stdout
+    page = (tmp_path / OUT / "index.html").read_text()
+    assert "Table III" in page
+    assert "Figure 15" in page
+    again = cabafl("reproduce", "table3", "--no-run", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "3 of 7 cells" in (tmp_path / OUT / "index.html").read_text()
+    assert "…" in (tmp_path / OUT / "table3" / "table.md").read_text()
+
+
+def test_two_parts_are_joined(tmp_path: Path) -> None:
+    words = ["reproduce", "table7", "--only", "activity", "--methods", "fedavg,fedasync"]
+    for part in ("1/2", "2/2"):
+        done = cabafl(*words, "--part", part, "--out", part[0], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "1 of 2 cells have no finished run" in done.stdout
+    joined = cabafl(*words, "--out", "1", "--runs", "2", cwd=tmp_path)
+    assert joined.returncode == 0, joined.stderr
+    assert "2 runs, 2 of them finished" in joined.stdout
+    assert "no finished run" not in joined.stdout
+
+
+def test_a_killed_reproduction_continues(tmp_path: Path) -> None:
+    words = ["reproduce", "table7", "--only", "activity", "--methods", "fedasync,cabafl", "--jobs", "1"]
+    whole = cabafl(*words, "--out", "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    process = subprocess.Popen([*CABAFL, *words, "--out", "out", "--quiet"], cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "out").glob("runs/*/metrics.csv")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "out" / "index.html").exists()
+    again = cabafl(*words, "--out", "out", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    for run in (tmp_path / "whole" / "runs").iterdir():
+        for file in ("events.jsonl", "metrics.csv", "model.safetensors"):
+            assert (run / file).read_bytes() == (tmp_path / "out" / "runs" / run.name / file).read_bytes()
+    one, other = ((tmp_path / folder / "table7" / "table.md").read_bytes() for folder in ("whole", "out"))
+    assert one == other
+
+
+def test_figures_without_runs(tmp_path: Path) -> None:
+    done = cabafl("reproduce", "fig3", "table5", "fig12", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "0 runs" in done.stdout
+    assert "pairs of digits" in done.stdout
+    assert "4 NVIDIA Jetson Nano" in done.stdout
+    assert len(list((tmp_path / OUT / "runs").glob("observe-*.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tabel1"], "NAME = 'tabel1': unknown, did you mean 'table1'?"),
+        (["fig4"], "NAME = 'fig4': unknown"),
+        (["list", "table1"], "NAME = 'list table1': accepted: list alone"),
+        (["table3", "--scale", "desc"], "--scale = 'desc': unknown, did you mean 'desk'?"),
+        (["table3", "--part", "3/2"], "--part = '3/2': accepted"),
+        (["table3", "--part", "0/2"], "--part = '0/2': accepted"),
+        (["table3", "--part", "half"], "--part = 'half': accepted"),
+        (["table3", "--methods", "fedavgg"], "did you mean 'fedavg'?"),
+        (["table3", "--only", "mars"], "--only = 'mars': matches no row or column"),
+        (["table3", "--device", "gpu"], "run.device = 'gpu'"),
+        (["table3", "--jobs", "0"], "--jobs = '0': accepted"),
+        (["table3", "--data", "cifar10"], "--data = 'cifar10': accepted: NAME=PATH"),
+        (["table3", "--data", "cifer10=/"], "did you mean 'cifar10'?"),
+        (["table3", "--data", "cifar10=/no/such"], "there is no such file or folder"),
+        (["table3", "--runs", "missing"], "--runs = missing: not a folder"),
+        (["table3", "--out", "file/below"], "--out = file/below: cannot be written"),
+        (["table3", "--scale", "desk"], "data set cifar10 is missing; get it with `cabafl data fetch cifar10`"),
+    ],
+)
+def test_wrong_words_are_one_line(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CABAFL_DATA", str(tmp_path / "no data"))
+    monkeypatch.setenv("COLUMNS", "300")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("sys.argv", ["cabafl", "reproduce", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_rest_that_can_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "file").touch()
+    monkeypatch.setenv("CABAFL_DATA", str(tmp_path))
+    done = cabafl("reproduce", "table1", "--scale", "desk", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "without it: --only cifar10-" in done.stderr
+
+
+def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Without the large networks, whose measurement takes some seconds."""
+    small = {name: definitions.artefacts()[name] for name in ("table4", "fig8")}
+    monkeypatch.setattr(definitions, "artefacts", lambda: small)
+    monkeypatch.setattr(definitions, "SCALES", ("desk", "smoke"))
+    monkeypatch.setattr("sys.argv", ["cabafl", "reproduce", "list", "--scale", "desk"])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("fig8" in line and line.count("5: ") == 2 for line in lines)
+    assert any("table4" in line and line.count("-") == 2 for line in lines)
+    assert list(tmp_path.iterdir()) == []
