@@ -116,6 +116,15 @@ def test_all_seeds_that_are_there_are_used(tmp_path: Path) -> None:
     assert "Means over 3 seeds" in " ".join(work.results()[0].caption)
 
 
+def test_only_figures_of_events_need_the_event_log(tmp_path: Path) -> None:
+    for name in ("table3", "fig15"):
+        write_artefact(tmp_path, name, lambda *_: 0.5)
+    for log in tmp_path.glob("runs/*/events.jsonl"):
+        log.unlink()
+    table, figure = Reproduction(request(tmp_path, "table3", "fig15")).results()
+    assert (table.gaps, figure.gaps > 0) == (0, True)
+
+
 def test_data_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CABAFL_DATA", str(tmp_path))
     (tmp_path / "cifar10").mkdir()

@@ -133,8 +133,8 @@ def _find(folders: Sequence[Path]) -> list[Path]:
     return list(found.values())
 
 
-def load_run(folder: Path, label: str) -> Run:
-    """Reads one finished run. Raises `UserError` if the folder is damaged."""
+def load_run(folder: Path, label: str, needs_events: bool = True) -> Run:
+    """Reads one finished run. Raises `UserError` if the folder is damaged, or lacks the event log if it is needed."""
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         rows = read_metrics(folder)
@@ -147,7 +147,7 @@ def load_run(folder: Path, label: str) -> Run:
         raise UserError(f"{folder / SUMMARY}: has no {missing[0]!r}; accepted: what `cabafl run` writes")
     if not rows:
         raise UserError(f"{folder}: not a readable run folder: it has no evaluations")
-    if not (folder / EVENTS).is_file():
+    if needs_events and not (folder / EVENTS).is_file():
         raise UserError(f"{folder}: not a readable run folder: {EVENTS} is missing")
     summary |= accuracy_figures(rows)  # an older version may have computed them otherwise
     return Run(label or experiment.method.name.rpartition(":")[2], folder, experiment, rows, summary)

@@ -15,7 +15,10 @@ from cabafl.reporting.runs import Run, load_run
 
 
 class RunPool:
-    """Finished simulations by experiment and seed. Of equal runs, the one in the first folder counts."""
+    """Finished simulations by experiment and seed. Of equal runs, the one in the first folder counts.
+
+    A run may lack its event log, which is by far the largest file and which few figures need.
+    """
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.outdated: list[Path] = []
@@ -51,7 +54,7 @@ class RunPool:
 
     def _load(self, folder: Path) -> Run:
         if folder not in self._loaded:
-            self._loaded[folder] = load_run(folder, "")
+            self._loaded[folder] = load_run(folder, "", needs_events=False)
         return self._loaded[folder]
 
 

@@ -44,6 +44,8 @@ def measure_cells(table: ArtefactLayout, pool: RunPool) -> MeasuredArtefact:
         row = table.rows[cell.row]
         place = (row.id, table.columns[cell.column].id)
         found = pool.runs(cell.experiment)
+        if table.artefact.kind == "selections":
+            found = [run for run in found if run.events.exists()]
         if found:
             runs[place] = found
             values[place] = _value(table.artefact.kind, found, row.scaled(table.scale).target or row.target)

@@ -1,0 +1,42 @@
+"""Copies finished runs without their large files, to be kept in the repository: results/README.md."""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from cabafl.files import write_atomic
+from cabafl.recording.folder import ENVIRONMENT, EXPERIMENT, METRICS, SUMMARY
+
+KEPT = (EXPERIMENT, ENVIRONMENT, METRICS, SUMMARY)  # the summary last: it marks a run as finished
+
+
+def keep(source: Path, target: Path, commit: str) -> list[str]:
+    """Copies the finished runs below ``source`` that ``target`` does not have yet; returns their names."""
+    kept = []
+    for summary in sorted(source.rglob(SUMMARY)):
+        folder, copy = summary.parent, target / summary.parent.name
+        if (copy / SUMMARY).exists():
+            continue
+        copy.mkdir(parents=True, exist_ok=True)
+        write_atomic(copy / "commit", f"{commit}\n".encode())
+        for name in KEPT:
+            shutil.copyfile(folder / name, copy / name)
+        kept.append(folder.name)
+    return kept
+
+
+def main() -> int:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--commit", required=True, help="of the program that made the runs")
+    given = parser.parse_args()
+    for name in keep(given.source, given.target, given.commit):
+        sys.stdout.write(f"{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
