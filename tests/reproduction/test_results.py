@@ -69,7 +69,7 @@ def test_gaps_are_marked_and_counted(tmp_path: Path) -> None:
 
 def test_the_spread_over_seeds_has_its_own_row(tmp_path: Path) -> None:
     result = made(tmp_path, "table3", lambda row, column: 0.5, seeds=2)
-    assert [row[1].text for row in result.table.rows] == ["ours", "± over seeds", "paper"]
+    assert [row[1].text for row in result.table.rows] == ["ours", "without trend", "± over seeds", "paper"]
     accuracy = made(tmp_path, "table9", lambda row, column: 0.5, seeds=2)
     spread = [cell.text for cell in accuracy.table.rows[1][2:]]
     assert spread == ["1.41 (2)"] * 4  # 50 and 52 %

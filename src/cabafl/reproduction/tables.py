@@ -1,6 +1,7 @@
 """The table of an artefact: the paper's rows and columns, each row of ours followed by the paper's."""
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
 from cabafl.paper.artefact import Artefact, Entry, PublishedValue
 from cabafl.paper.definitions import SettingName, artefacts, settings
@@ -27,6 +28,8 @@ def artefact_table(measured: MeasuredArtefact) -> Table:
         texts = [_own(measured, (row.id, column.id)) for column in table.columns]
         marks = [(row.id, column.id) in best_ours for column in table.columns]
         rows.append([*map(Cell, stub), Cell(_which(row, table.scale)), *map(Cell, texts, marks)])
+        if table.artefact.kind == "stability":
+            rows.append([*(Cell("") for _ in stub), Cell("without trend"), *map(Cell, _detrended(measured, row))])
         spread = _spreads(measured, row)
         if any(spread):
             rows.append([*(Cell("") for _ in stub), Cell("± over seeds"), *map(Cell, spread)])
@@ -66,6 +69,16 @@ def _own(measured: MeasuredArtefact, place: Place) -> str:
     if value.mean is None:
         return NOT_REACHED if measured.table.artefact.kind == "transfers" else NO_VALUE
     return _formatted(measured.table.artefact.kind)(value.mean, value.deviation)
+
+
+def _detrended(measured: MeasuredArtefact, row: Entry) -> list[str]:
+    """Stability around the learning trend: a method that still learns fast is not unstable."""
+    texts = []
+    for column in measured.table.columns:
+        runs = measured.runs.get((row.id, column.id), ())
+        known = [r.summary["stability_detrended"] for r in runs if r.summary["stability_detrended"] is not None]
+        texts.append(f"{100 * fmean(known):.2f}" if known else NO_VALUE if runs else GAP)
+    return texts
 
 
 def _spreads(measured: MeasuredArtefact, row: Entry) -> list[str]:
