@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cabafl.comparison.observe import SplitSimilarities
+from cabafl.errors import UserError
 from cabafl.files import as_json, write_atomic
 from cabafl.paper.definitions import artefacts, layout
 from cabafl.reproduction import similarities, verdicts
@@ -180,6 +181,16 @@ def test_similarities(tmp_path: Path) -> None:
     assert len(result.table.rows) == 3
     reversed_order = [judge_similarities(claim, splits[::-1], "desk").holds for claim in artefact.claims]
     assert reversed_order == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"splits": [{"name": "x"}]}', '{"splits": [{"name": "x", "parts": [[1]], "unions": [[1]]}]}'],
+)
+def test_damaged_similarities_are_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "observe.json").write_text(content)
+    with pytest.raises(UserError, match=r"observe\.json: cannot be read"):
+        similarities.load_similarities(tmp_path / "observe.json")
 
 
 def test_files_and_page(tmp_path: Path) -> None:

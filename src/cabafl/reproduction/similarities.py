@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cabafl.comparison.observe import SplitSimilarities, observe_data, observed_data
+from cabafl.comparison.observe import PARTS, Floats, SplitSimilarities, observe_data, observed_data
 from cabafl.config import Experiment
 from cabafl.data.dataset import Dataset
+from cabafl.errors import UserError
 from cabafl.files import as_json, write_atomic
 from cabafl.paper.artefact import Artefact, Claim
 from cabafl.paper.definitions import setting_experiment
@@ -55,11 +56,25 @@ def _with_pairs(dataset: Dataset) -> Dataset:
 
 
 def load_similarities(path: Path) -> list[SplitSimilarities]:
-    """Reads what `measure_similarities` wrote; nothing if it has not been measured."""
+    """Reads what `measure_similarities` wrote; nothing if it has not been measured. Raises `UserError` if the file is
+    damaged."""
     if not path.exists():
         return []
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return [SplitSimilarities(s["name"], np.array(s["parts"]), np.array(s["unions"])) for s in content["splits"]]
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return [
+            SplitSimilarities(str(s["name"]), _matrix(s["parts"], PARTS + 1), _matrix(s["unions"], PARTS))
+            for s in content["splits"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); remove the file to measure it again") from None
+
+
+def _matrix(rows: object, columns: int) -> Floats:
+    values = np.array(rows, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] != columns or not len(values):
+        raise ValueError(f"{columns} columns expected")
+    return values
 
 
 def similarity_table(artefact: Artefact, splits: Sequence[SplitSimilarities]) -> Table:
