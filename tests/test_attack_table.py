@@ -15,7 +15,7 @@ def given(out: Path, **changes: object) -> argparse.Namespace:
     defaults = {
         "settings": SMALL,
         "out": out,
-        "seconds": 30.0,
+        "seconds": 80.0,  # ten versions of every method
         "seeds": 1,
         "defended_seeds": None,
         "jobs": 2,

@@ -62,7 +62,14 @@ main()
 def start(web: Web, cwd: Path) -> "subprocess.Popen[str]":
     words = [f"{web.home}/c.tar.gz", hashlib.sha256(ARCHIVE).hexdigest(), "data", "fetch", "cifar100", "--root", "new"]
     environment = os.environ | {"no_proxy": "127.0.0.1"}
-    command = [sys.executable, "-c", PROGRAM, *words]
+    command = [
+        "env",
+        "--default-signal=INT",
+        sys.executable,
+        "-c",
+        PROGRAM,
+        *words,
+    ]  # a job in the background ignores it
     return subprocess.Popen(command, cwd=cwd, text=True, env=environment, stdout=-1, stderr=-1)
 
 

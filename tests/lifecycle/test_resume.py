@@ -20,6 +20,7 @@ from cabafl.config import load_experiment
 from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.engine.tensors import write_tensors
 from cabafl.errors import RunStopped, UserError
+from cabafl.lifecycle.run import Saver
 from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Stopped
 from cabafl.state import Decoder, Encoder, State
@@ -253,7 +254,7 @@ def test_a_full_disk_stops_the_run_with_a_message_and_keeps_the_checkpoint(tmp_p
 
 
 def test_a_full_disk_at_a_checkpoint_keeps_the_previous_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = settings("cabafl", *INLINE)
+    words = settings("cabafl", "run.workers=0", "run.checkpoint_every=0.001")
     simulate(load_experiment(None, words), tmp_path / "whole")
     calls = 0
 
@@ -267,8 +268,17 @@ def test_a_full_disk_at_a_checkpoint_keeps_the_previous_one(tmp_path: Path, monk
 
     monkeypatch.setattr("cabafl.engine.checkpoint.write_tensors", full_at_the_second)
     monkeypatch.setattr("cabafl.lifecycle.run.CHECKPOINT_SHARE", 1e6)  # as often as asked
+    begin = Saver.begin
+
+    def begin_and_wait(saver: Saver, *given: Any) -> None:  # else a busy machine might write only one
+        begin(saver, *given)
+        while not saver.written:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(Saver, "begin", begin_and_wait)
     with pytest.raises(RunStopped, match="cannot be recorded: the disk is full"):
         simulate(load_experiment(None, words), tmp_path / "run")
+    monkeypatch.undo()
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-1.safetensors"]
     resume(tmp_path / "run")
     same_bytes(tmp_path / "whole", tmp_path / "run")
