@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -251,6 +253,19 @@ def test_one_server_per_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(UserError, match="another server runs on this fleet; accepted: one at a time"):
             second.open(run, Log())
     first.open(run, Log())  # the same server again, after a quarantine
+
+
+def test_the_model_of_a_stopped_run_is_exported_by_another_process(fleet_run: FleetRun) -> None:
+    """The process has not imported the engine, whose objects are in the checkpoint."""
+    with pytest.raises(Stopped):
+        fleet_run.serve(listener=after_uploads(5, terminate()))
+    out = fleet_run.path / "model.safetensors"
+    program = (
+        f"from pathlib import Path\nfrom cabafl.deployment.server.export import export_stopped\n"
+        f"export_stopped(Path({str(fleet_run.out)!r}), Path({str(out)!r}))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert out.exists()
 
 
 # Inputs that make the method fail

@@ -1,5 +1,6 @@
 """The model of a run that is not going on."""
 
+from importlib import import_module
 from pathlib import Path
 
 from cabafl.assembly import make_method, make_server_task
@@ -27,7 +28,8 @@ def _export(run: Path, out: Path) -> str:
     if not (run / EXPERIMENT).exists():
         raise nothing
     experiment = load_experiment(run / EXPERIMENT)
-    make_method(experiment)  # a checkpoint contains objects of the method's module
+    import_module("cabafl.engine.wall")  # a checkpoint contains objects of the engine
+    make_method(experiment)  # and of the method's module
     checkpoint = load_checkpoint(run, experiment_text(run))
     if checkpoint is None:
         raise nothing
