@@ -11,7 +11,7 @@ import pytest
 
 from cabafl.comparison.observe import SplitSimilarities
 from cabafl.files import as_json, write_atomic
-from cabafl.paper.definitions import artefacts, layout
+from cabafl.paper.definitions import artefacts, layout, narrowed, settings
 from cabafl.reproduction import similarities, verdicts
 from cabafl.reproduction.claims import cache_update_seconds, claims_result
 from cabafl.reproduction.page import index_page
@@ -19,7 +19,7 @@ from cabafl.reproduction.plan import RUNS
 from cabafl.reproduction.pool import RunPool
 from cabafl.reproduction.result import ArtefactResult, build, read_results, write_result
 from cabafl.reproduction.similarities import judge_similarities, observation_path
-from tests.reproduction.made_up import Final, write_artefact
+from tests.reproduction.made_up import Final, write_artefact, write_experiment
 
 
 def made(out: Path, name: str, final: Final, scale: str = "desk", seeds: int = 1) -> ArtefactResult:
@@ -92,6 +92,57 @@ def test_claims_that_do_not_hold(tmp_path: Path) -> None:
     highest = made(tmp_path / "a", "table8", worst).verdicts[0]
     assert (highest.holds, highest.ours) == (False, "in 0 of 4")
     assert "does not hold" in highest.line()
+
+
+def test_a_claim_about_all_rows_needs_all_of_them(tmp_path: Path) -> None:
+    """One row that is lost refutes it; rows that are won confirm nothing while others are missing."""
+    won = made(tmp_path / "a", "table8", lambda row, column: favourite(row, column) if "iid" in column else None)
+    assert (won.verdicts[0].holds, won.verdicts[0].ours) == (None, "in 1 of 1; 3 more have no runs")
+    lost = made(
+        tmp_path / "b", "table8", lambda row, column: None if "iid" not in column else 0.5 + 0.1 * (row != "cabafl")
+    )
+    assert (lost.verdicts[0].holds, lost.verdicts[0].ours) == (False, "in 0 of 1; 3 more have no runs")
+
+
+def test_a_row_that_is_won_against_a_part_of_the_methods_confirms_nothing(tmp_path: Path) -> None:
+    table = write_artefact(tmp_path, "table3", favourite, "desk")
+    pool = RunPool([tmp_path / RUNS])
+    for chosen in (["cabafl", "fedavg"], ["cabafl", "fedbuff"]):
+        few = layout(table.artefact, "desk", chosen)
+        assert build(few, pool, tmp_path, {}).verdicts[0].holds is not True
+
+
+def test_methods_that_the_paper_does_not_have_refute_nothing(tmp_path: Path) -> None:
+    write_artefact(tmp_path, "table7", favourite, "desk")
+    table = layout(artefacts()["table7"], "desk", [*settings().methods, "fedbuff"])
+    for cell in table.cells:
+        if cell.experiment.method.name == "fedbuff":
+            write_experiment(tmp_path / RUNS / f"fedbuff{cell.row}", cell.experiment, 0.99)
+    result = build(table, RunPool([tmp_path / RUNS]), tmp_path, {})
+    assert result.gaps == 0
+    assert (result.verdicts[0].holds, result.verdicts[0].ours) == (True, "in 2 of 2")
+
+
+def test_rows_that_were_not_asked_for_are_missing_too(tmp_path: Path) -> None:
+    table = write_artefact(tmp_path, "table8", favourite, "desk")
+    result = build(narrowed(table, "beta0.5"), RunPool([tmp_path / RUNS]), tmp_path, {})
+    assert (result.verdicts[0].holds, result.verdicts[0].ours) == (None, "in 1 of 1; 3 more have no runs")
+
+
+def test_the_best_value_needs_all_values(tmp_path: Path) -> None:
+    gaps = made(tmp_path / "a", "table11", lambda row, column: {"0.4": 0.5, "0.3": 0.6}.get(column))
+    assert [verdict.holds for verdict in gaps.verdicts] == [None, None]
+    assert gaps.verdicts[0].ours == "best: 0.3, 2 have no runs"
+    panels = made(tmp_path / "b", "fig9", lambda row, m: 0.5 + 0.1 * (m == "m20") if "iid" in row else None)
+    assert (panels.verdicts[0].holds, panels.verdicts[0].ours) == (None, "best: m20; 1 more without all runs")
+
+
+@pytest.mark.parametrize(("own", "other", "holds"), [(0.9, 0.5, True), (0.5, 0.9, False), (0.43, 0.42, None)])
+def test_who_reaches_the_target_sooner(tmp_path: Path, own: float, other: float, holds: bool | None) -> None:
+    """A run that never reaches it is the later one; if neither does, nothing is known about this target."""
+    verdict = made(tmp_path, "fig5", lambda row, column: other if column == "safa" else own).verdicts[0]
+    assert verdict.holds is holds
+    assert "9.26" not in verdict.text  # the number is the paper's; ours stands beside it
 
 
 def test_nothing_is_judged_at_smoke_scale(tmp_path: Path) -> None:
