@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from cabafl.comparison.observe import SplitSimilarities
+from cabafl.errors import UserError
 from cabafl.files import as_json, write_atomic
 from cabafl.paper.definitions import artefacts, layout, narrowed, settings
 from cabafl.reproduction import similarities, verdicts
 from cabafl.reproduction.claims import cache_update_seconds, claims_result
+from cabafl.reproduction.figures import panel_title
 from cabafl.reproduction.page import index_page
 from cabafl.reproduction.plan import RUNS
 from cabafl.reproduction.pool import RunPool
@@ -194,7 +196,7 @@ def test_a_figure_with_gaps_is_drawn_too(tmp_path: Path) -> None:
 def test_captions_name_every_difference_from_the_paper(tmp_path: Path) -> None:
     desk = " ".join(build(layout(artefacts()["fig8"], "desk"), RunPool([]), tmp_path, {}).caption)
     assert "network: CNN (paper: ResNet-18)" in desk
-    assert "virtual seconds: 1,500 (paper: 19,000)" in desk
+    assert "virtual seconds: 1,500 (scale paper: 19,000)" in desk
     paper = build(layout(artefacts()["fig8"], "paper"), RunPool([]), tmp_path, {}).caption
     assert "Scale paper." in paper
     width = " ".join(build(layout(artefacts()["table1"], "desk"), RunPool([]), tmp_path, {}).caption)
@@ -229,6 +231,9 @@ def test_similarities(tmp_path: Path) -> None:
     assert [verdict.holds for verdict in result.verdicts] == [True, True, True]
     assert result.figure is not None
     assert len(result.table.rows) == 3
+    path.write_text('{"splits": [')
+    with pytest.raises(UserError, match="damaged; remove it"):
+        build(layout(artefact, "desk"), RunPool([]), tmp_path, {})
     reversed_order = [judge_similarities(claim, splits[::-1], "desk").holds for claim in artefact.claims]
     assert reversed_order == [True, False, True]
 
@@ -252,6 +257,21 @@ def test_files_and_page(tmp_path: Path) -> None:
     assert 'href="#table9"' in page
     assert page.count("<figure>") == 1
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_figure_of_an_earlier_call_does_not_stay(tmp_path: Path) -> None:
+    """The same folder at another scale, of which no run is finished."""
+    write_result(made(tmp_path, "fig8", favourite, "smoke"), tmp_path / "fig8")
+    write_result(build(layout(artefacts()["fig8"], "desk"), RunPool([]), tmp_path, {}), tmp_path / "fig8")
+    assert not list((tmp_path / "fig8").glob("figure.*"))
+    assert read_results(tmp_path, ["fig8"])[0].figure is None
+
+
+def test_panels_name_the_data_where_they_differ() -> None:
+    rows = layout(artefacts()["fig11"], "paper").rows
+    assert [panel_title(row, rows) for row in rows] == ["CIFAR-10, β = 0.1", "CIFAR-10, IID", "CIFAR-100, special"]
+    rows = layout(artefacts()["fig5"], "paper").rows
+    assert panel_title(rows[3], rows) == "IID"
 
 
 def test_a_damaged_result_is_left_out_of_the_page(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def _carry_out(work: "Reproduction", names: Sequence[str], make_runs: bool, core
             failed = [run for run in missing if run.failure is not None]
             for run in failed:
                 print_notice("failed", f"{run.label}, seed {run.seed}: {run.failure}")
-            work.observe(lambda text: None if quiet else console.print(text))
+        work.observe(lambda text: None if quiet else console.print(text), measure=make_runs)
         results = work.results()
         if CLAIMS in names or ALL in names:
             from cabafl.reproduction.claims import claims_result

@@ -10,6 +10,7 @@ import numpy as np
 from cabafl.comparison.observe import SplitSimilarities, observe_data, observed_data
 from cabafl.config import Experiment
 from cabafl.data.dataset import Dataset
+from cabafl.errors import UserError
 from cabafl.files import as_json, write_atomic
 from cabafl.paper.artefact import Artefact, Claim
 from cabafl.paper.definitions import setting_experiment
@@ -55,11 +56,14 @@ def _with_pairs(dataset: Dataset) -> Dataset:
 
 
 def load_similarities(path: Path) -> list[SplitSimilarities]:
-    """Reads what `measure_similarities` wrote; nothing if it has not been measured."""
+    """Reads what `measure_similarities` wrote; nothing if it has not been measured. Raises `UserError` if damaged."""
     if not path.exists():
         return []
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return [SplitSimilarities(s["name"], np.array(s["parts"]), np.array(s["unions"])) for s in content["splits"]]
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return [SplitSimilarities(s["name"], np.array(s["parts"]), np.array(s["unions"])) for s in content["splits"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: damaged; remove it, and it is measured again") from None
 
 
 def similarity_table(artefact: Artefact, splits: Sequence[SplitSimilarities]) -> Table:
