@@ -33,6 +33,11 @@ class Reproduction:
             if not folder.is_dir():
                 raise UserError(f"--runs = {folder}: not a folder; accepted: folders that contain run folders")
 
+    def without_rows(self) -> list[str]:
+        """The artefacts of which ``--only`` leaves nothing."""
+        kept = {table.artefact.name for table in self.tables}
+        return [artefact.name for artefact in self.request.artefacts if artefact.name not in kept]
+
     def pool(self) -> RunPool:
         """The finished runs of all folders, as of now."""
         pool = RunPool([self.request.out / RUNS, *self.elsewhere])
