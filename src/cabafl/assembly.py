@@ -220,9 +220,14 @@ def _sample_users(train: Split, users: Partition, limit: int, seed: int) -> Spli
 def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) -> Task:
     """The network with its data, on the processor of the experiment."""
     processor = experiment.run.device
-    if processor.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"run.device = {processor!r}: torch finds no such GPU; accepted here: cpu")
+    check_processor(processor)
     return TaskSpec.of(experiment, dataset).build(dataset, partition, processor)
+
+
+def check_processor(name: str) -> None:
+    """Raises `UserError` for a GPU that is not there."""
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"run.device = {name!r}: torch finds no such GPU; accepted here: cpu")
 
 
 def make_server_task(experiment: Experiment) -> Task:

@@ -88,7 +88,10 @@ def test_figures_without_runs(tmp_path: Path) -> None:
         (["table3", "--part", "half"], "--part = 'half': accepted"),
         (["table3", "--methods", "fedavgg"], "did you mean 'fedavg'?"),
         (["table3", "--only", "mars"], "--only = 'mars': matches no row or column"),
+        (["table4", "--only", "iid"], "accepted: all of it: it has no runs"),
+        (["table3", "--methods", "not_here:Mine"], "method.name = 'not_here:Mine': cannot be used: No module named"),
         (["table3", "--device", "gpu"], "run.device = 'gpu'"),
+        (["table3", "--device", "cuda"], "run.device = 'cuda': torch finds no such GPU"),
         (["table3", "--jobs", "0"], "--jobs = '0': accepted"),
         (["table3", "--data", "cifar10"], "--data = 'cifar10': accepted: NAME=PATH"),
         (["table3", "--data", "cifer10=/"], "did you mean 'cifar10'?"),
@@ -108,6 +111,7 @@ def test_wrong_words_are_one_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CABAFL_DATA", str(tmp_path / "no data"))
     monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     (tmp_path / "file").touch()
     monkeypatch.setattr("sys.argv", ["cabafl", "reproduce", *words])
     with pytest.raises(SystemExit) as ended:
@@ -117,6 +121,13 @@ def test_wrong_words_are_one_line(
     assert len(lines) == 1
     assert message in lines[0]
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_only_leaves_out_is_named(tmp_path: Path) -> None:
+    done = cabafl("reproduce", "table3", "fig8", "--only", "iid", "--no-run", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "table3: --only = 'iid' matches no row or column of it" in done.stderr + done.stdout
+    assert "fig8: --only" not in done.stderr + done.stdout
 
 
 def test_the_rest_that_can_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from cabafl.errors import UserError
 from cabafl.paper.definitions import artefacts, layout
 from cabafl.reproduction.plan import Request, folder_name, layouts, missing_data, plan_runs
 from cabafl.reproduction.pool import RunPool
+from cabafl.reproduction.similarities import observation_path
 from cabafl.reproduction.work import Reproduction
 from tests.reproduction.made_up import write_artefact, write_experiment
 
@@ -123,6 +124,16 @@ def test_only_figures_of_events_need_the_event_log(tmp_path: Path) -> None:
         log.unlink()
     table, figure = Reproduction(request(tmp_path, "table3", "fig15")).results()
     assert (table.gaps, figure.gaps > 0) == (0, True)
+
+
+def test_similarities_from_elsewhere_count_without_new_runs(tmp_path: Path) -> None:
+    path = observation_path(artefacts()["fig2"], "smoke", tmp_path / "other" / "runs", {})
+    path.parent.mkdir(parents=True)
+    path.write_text('{"splits": []}')
+    for folders in ([], [tmp_path / "other"]):
+        work = Reproduction(request(tmp_path / "out", "fig2"), folders)
+        work.observe(print, measure=False)
+        assert (tmp_path / "out" / "runs" / path.name).exists() is bool(folders)
 
 
 def test_data_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

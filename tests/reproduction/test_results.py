@@ -12,15 +12,16 @@ import pytest
 from cabafl.comparison.observe import SplitSimilarities
 from cabafl.errors import UserError
 from cabafl.files import as_json, write_atomic
-from cabafl.paper.definitions import artefacts, layout
+from cabafl.paper.definitions import artefacts, layout, narrowed, settings
 from cabafl.reproduction import similarities, verdicts
 from cabafl.reproduction.claims import cache_update_seconds, claims_result
+from cabafl.reproduction.figures import panel_title
 from cabafl.reproduction.page import index_page
 from cabafl.reproduction.plan import RUNS
 from cabafl.reproduction.pool import RunPool
 from cabafl.reproduction.result import ArtefactResult, build, read_results, write_result
 from cabafl.reproduction.similarities import judge_similarities, observation_path
-from tests.reproduction.made_up import Final, write_artefact
+from tests.reproduction.made_up import Final, write_artefact, write_experiment
 
 
 def made(out: Path, name: str, final: Final, scale: str = "desk", seeds: int = 1) -> ArtefactResult:
@@ -95,6 +96,57 @@ def test_claims_that_do_not_hold(tmp_path: Path) -> None:
     assert "does not hold" in highest.line()
 
 
+def test_a_claim_about_all_rows_needs_all_of_them(tmp_path: Path) -> None:
+    """One row that is lost refutes it; rows that are won confirm nothing while others are missing."""
+    won = made(tmp_path / "a", "table8", lambda row, column: favourite(row, column) if "iid" in column else None)
+    assert (won.verdicts[0].holds, won.verdicts[0].ours) == (None, "in 1 of 1; 3 more have no runs")
+    lost = made(
+        tmp_path / "b", "table8", lambda row, column: None if "iid" not in column else 0.5 + 0.1 * (row != "cabafl")
+    )
+    assert (lost.verdicts[0].holds, lost.verdicts[0].ours) == (False, "in 0 of 1; 3 more have no runs")
+
+
+def test_a_row_that_is_won_against_a_part_of_the_methods_confirms_nothing(tmp_path: Path) -> None:
+    table = write_artefact(tmp_path, "table3", favourite, "desk")
+    pool = RunPool([tmp_path / RUNS])
+    for chosen in (["cabafl", "fedavg"], ["cabafl", "fedbuff"]):
+        few = layout(table.artefact, "desk", chosen)
+        assert build(few, pool, tmp_path, {}).verdicts[0].holds is not True
+
+
+def test_methods_that_the_paper_does_not_have_refute_nothing(tmp_path: Path) -> None:
+    write_artefact(tmp_path, "table7", favourite, "desk")
+    table = layout(artefacts()["table7"], "desk", [*settings().methods, "fedbuff"])
+    for cell in table.cells:
+        if cell.experiment.method.name == "fedbuff":
+            write_experiment(tmp_path / RUNS / f"fedbuff{cell.row}", cell.experiment, 0.99)
+    result = build(table, RunPool([tmp_path / RUNS]), tmp_path, {})
+    assert result.gaps == 0
+    assert (result.verdicts[0].holds, result.verdicts[0].ours) == (True, "in 2 of 2")
+
+
+def test_rows_that_were_not_asked_for_are_missing_too(tmp_path: Path) -> None:
+    table = write_artefact(tmp_path, "table8", favourite, "desk")
+    result = build(narrowed(table, "beta0.5"), RunPool([tmp_path / RUNS]), tmp_path, {})
+    assert (result.verdicts[0].holds, result.verdicts[0].ours) == (None, "in 1 of 1; 3 more have no runs")
+
+
+def test_the_best_value_needs_all_values(tmp_path: Path) -> None:
+    gaps = made(tmp_path / "a", "table11", lambda row, column: {"0.4": 0.5, "0.3": 0.6}.get(column))
+    assert [verdict.holds for verdict in gaps.verdicts] == [None, None]
+    assert gaps.verdicts[0].ours == "best: 0.3, 2 have no runs"
+    panels = made(tmp_path / "b", "fig9", lambda row, m: 0.5 + 0.1 * (m == "m20") if "iid" in row else None)
+    assert (panels.verdicts[0].holds, panels.verdicts[0].ours) == (None, "best: m20; 1 more without all runs")
+
+
+@pytest.mark.parametrize(("own", "other", "holds"), [(0.9, 0.5, True), (0.5, 0.9, False), (0.43, 0.42, None)])
+def test_who_reaches_the_target_sooner(tmp_path: Path, own: float, other: float, holds: bool | None) -> None:
+    """A run that never reaches it is the later one; if neither does, nothing is known about this target."""
+    verdict = made(tmp_path, "fig5", lambda row, column: other if column == "safa" else own).verdicts[0]
+    assert verdict.holds is holds
+    assert "9.26" not in verdict.text  # the number is the paper's; ours stands beside it
+
+
 def test_nothing_is_judged_at_smoke_scale(tmp_path: Path) -> None:
     verdict = made(tmp_path, "table8", favourite, "smoke").verdicts[0]
     assert (verdict.holds, verdict.ours) == (None, "in 4 of 4")
@@ -144,7 +196,7 @@ def test_a_figure_with_gaps_is_drawn_too(tmp_path: Path) -> None:
 def test_captions_name_every_difference_from_the_paper(tmp_path: Path) -> None:
     desk = " ".join(build(layout(artefacts()["fig8"], "desk"), RunPool([]), tmp_path, {}).caption)
     assert "network: CNN (paper: ResNet-18)" in desk
-    assert "virtual seconds: 1,500 (paper: 19,000)" in desk
+    assert "virtual seconds: 1,500 (scale paper: 19,000)" in desk
     paper = build(layout(artefacts()["fig8"], "paper"), RunPool([]), tmp_path, {}).caption
     assert "Scale paper." in paper
     width = " ".join(build(layout(artefacts()["table1"], "desk"), RunPool([]), tmp_path, {}).caption)
@@ -179,6 +231,9 @@ def test_similarities(tmp_path: Path) -> None:
     assert [verdict.holds for verdict in result.verdicts] == [True, True, True]
     assert result.figure is not None
     assert len(result.table.rows) == 3
+    path.write_text('{"splits": [')
+    with pytest.raises(UserError, match="remove the file to measure it again"):
+        build(layout(artefact, "desk"), RunPool([]), tmp_path, {})
     reversed_order = [judge_similarities(claim, splits[::-1], "desk").holds for claim in artefact.claims]
     assert reversed_order == [True, False, True]
 
@@ -212,6 +267,21 @@ def test_files_and_page(tmp_path: Path) -> None:
     assert 'href="#table9"' in page
     assert page.count("<figure>") == 1
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_figure_of_an_earlier_call_does_not_stay(tmp_path: Path) -> None:
+    """The same folder at another scale, of which no run is finished."""
+    write_result(made(tmp_path, "fig8", favourite, "smoke"), tmp_path / "fig8")
+    write_result(build(layout(artefacts()["fig8"], "desk"), RunPool([]), tmp_path, {}), tmp_path / "fig8")
+    assert not list((tmp_path / "fig8").glob("figure.*"))
+    assert read_results(tmp_path, ["fig8"])[0].figure is None
+
+
+def test_panels_name_the_data_where_they_differ() -> None:
+    rows = layout(artefacts()["fig11"], "paper").rows
+    assert [panel_title(row, rows) for row in rows] == ["CIFAR-10, β = 0.1", "CIFAR-10, IID", "CIFAR-100, special"]
+    rows = layout(artefacts()["fig5"], "paper").rows
+    assert panel_title(rows[3], rows) == "IID"
 
 
 def test_a_damaged_result_is_left_out_of_the_page(tmp_path: Path) -> None:

@@ -80,6 +80,9 @@ def reproduce(
     folder, roots = out or Path(f"reproduction-{scale}"), _roots(data or [])
     request = Request(chosen, scale, folder, seeds, _methods(methods), only, roots, _part(part), _device(device))
     work = Reproduction(request, runs or [])
+    if not quiet and not {ALL, CLAIMS} & set(names):
+        for name in work.without_rows():
+            print_notice("left out", f"{name}: --only = {only!r} matches no row or column of it")
     _check_data(work, strict=make_runs and not {ALL, CLAIMS} & set(names), quiet=quiet or names == [CLAIMS])
     _carry_out(work, names, make_runs and names != [CLAIMS], parse_jobs(jobs), quiet)
 
@@ -96,10 +99,14 @@ def _artefacts(names: Sequence[str]) -> "list[Artefact]":
 
 
 def _methods(names: str) -> list[str]:
+    from cabafl.assembly import make_method
     from cabafl.comparison.variants import method_variants
-    from cabafl.config import Experiment
+    from cabafl.config import Experiment, MethodSection
 
-    return [str(keys["name"]) for keys in method_variants(names, Experiment(), []).values()]
+    found = [str(keys["name"]) for keys in method_variants(names, Experiment(), []).values()]
+    for name in found:
+        make_method(Experiment(method=MethodSection(name=name)))  # the user's own may be missing or wrong
+    return found
 
 
 def _roots(given: Sequence[str]) -> dict[str, str]:
@@ -127,10 +134,13 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _device(name: str) -> str:
+    from cabafl.assembly import check_processor
     from cabafl.config import RunSection
     from cabafl.validation import validated
 
-    return validated(RunSection, {"device": name}, "run").device
+    device = validated(RunSection, {"device": name}, "run").device
+    check_processor(device)
+    return device
 
 
 def _check_data(work: "Reproduction", strict: bool, quiet: bool) -> None:
@@ -170,7 +180,7 @@ def _carry_out(work: "Reproduction", names: Sequence[str], make_runs: bool, core
             failed = [run for run in missing if run.failure is not None]
             for run in failed:
                 print_notice("failed", f"{run.label}, seed {run.seed}: {run.failure}")
-            work.observe(lambda text: None if quiet else console.print(text))
+        work.observe(lambda text: None if quiet else console.print(text), measure=make_runs)
         results = work.results()
         if CLAIMS in names or ALL in names:
             from cabafl.reproduction.claims import claims_result

@@ -25,6 +25,8 @@ from cabafl.validation import nearest
 
 MAX_RUNS = 5000
 MAX_NAME = 100  # characters of a folder's name before the seed
+# Where and how the work is done; ``run.wall_time`` and ``[deploy]`` are for real devices.
+_NEUTRAL = {"run.device", "run.wall_time", *(f"run.{key}" for key in EXECUTION_KEYS)}
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'')
 
 
@@ -150,7 +152,7 @@ def _check_swept(key: str, text: str, values: Sequence[Any]) -> None:
         )
     if key == "method.name":
         raise UserError(f"method.name = {text}: methods are not swept; accepted: --methods {text}")
-    if key.partition(".")[2] in EXECUTION_KEYS and key.startswith("run."):
+    if key in _NEUTRAL or key.startswith("deploy."):
         raise UserError(f"{key} = {text}: changes no result; accepted: keys that do, or one value")
     written = [value_text(value) for value in values]
     twice = next((each for place, each in enumerate(written) if each in written[:place]), None)

@@ -75,6 +75,8 @@ class _Reader:
                 found = library.load_dataset(where, self.options.subset)
         except UserError:
             raise
+        except IndexError:  # what the library raises for no rows at all
+            raise self.error("it is empty") from None
         except Exception as error:  # the library and its network clients raise many types
             if is_folder:
                 raise self.error(error) from None
@@ -148,10 +150,17 @@ class _Reader:
         return np.array(values)
 
     def _numbers(self, part: "datasets.Dataset", column: str) -> NDArray[Any]:
+        if part.data.column(column).null_count:  # the library's own conversion fails
+            raise self.error(f"column {column!r} has a row without numbers")
         chunks: list[NDArray[Any]] = []
         for batch in part.select_columns([column]).with_format("numpy").iter(_ROWS):
             chunk = np.asarray(batch[column])
-            if chunk.dtype.kind not in "biuf" or chunk.ndim < 2 or (chunks and chunk.shape[1:] != chunks[0].shape[1:]):
+            if (
+                chunk.dtype.kind not in "biuf"
+                or chunk.ndim < 2
+                or not chunk.size
+                or (chunks and chunk.shape[1:] != chunks[0].shape[1:])
+            ):
                 raise self.error(f"column {column!r} must have images, or numbers of one shape in every row")
             chunks.append(chunk)
         x = np.concatenate(chunks)

@@ -22,6 +22,8 @@ NAMES = {
     "run.evaluate_every": "seconds between evaluations",
     "fleet.slots": "devices at the same time",
 }
+# The paper does not state these; `settings.toml` says what is taken at paper scale.
+UNSTATED = ("run.virtual_time", "run.evaluate_every")
 # These follow from another partition or network, which is named itself.
 FOLLOWING = ("model.feature_layer", "data.beta", "data.shards", "data.labels", "method.")
 
@@ -53,7 +55,8 @@ def _texts(pairs: Iterable[tuple[Experiment, Experiment]]) -> list[str]:
         ours, other = identity(own), identity(theirs)
         for key in ours:
             if ours[key] != other.get(key) and not key.startswith(FOLLOWING):
-                text = f"{_shown(key, ours[key])} (paper: {_shown(key, other.get(key))})"
+                whose = "scale paper" if key in UNSTATED else "paper"
+                text = f"{_shown(key, ours[key])} ({whose}: {_shown(key, other.get(key))})"
                 changes.setdefault(key, {})[text] = None
     ordered = sorted(changes, key=lambda key: list(NAMES).index(key) if key in NAMES else len(NAMES))
     return [f"{NAMES.get(key, key)}: {', '.join(changes[key])}" for key in ordered]

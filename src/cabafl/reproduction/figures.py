@@ -37,7 +37,7 @@ def curves(measured: MeasuredArtefact) -> RenderedFigure:
             continue
         row, axis = panels[place]
         shown |= _panel(axes, measured, row, axis, line_styles)
-        title = panel_title(row) if len(table.artefact.axes) == 1 else names[axis].partition(" [")[0]
+        title = panel_title(row, table.rows) if len(table.artefact.axes) == 1 else names[axis].partition(" [")[0]
         axes.set_title(f"({LETTERS[place]}) {title}" if len(panels) > 1 else title, fontsize=10)
         axes.set(xlabel=names[axis], ylabel="test accuracy [%]")
         axes.grid(alpha=0.3)
@@ -66,9 +66,13 @@ def _panel(
     return drawn
 
 
-def panel_title(row: Entry) -> str:
-    """The row's label, or that of its heterogeneity."""
-    return row.label or settings().heterogeneity[SettingName.parse(row.setting or "").heterogeneity].label
+def panel_title(row: Entry, rows: Sequence[Entry]) -> str:
+    """The row's label, or that of its heterogeneity, after the data set if that differs between the rows."""
+    if row.label:
+        return row.label
+    known, names = settings(), [SettingName.parse(each.setting or "") for each in (row, *rows)]
+    spread = known.heterogeneity[names[0].heterogeneity].label
+    return spread if len({name.data for name in names}) == 1 else f"{known.data[names[0].data].label}, {spread}"
 
 
 def _styles(names: Sequence[str]) -> dict[str, Style]:

@@ -39,7 +39,8 @@ def layouts(request: Request) -> list[ArtefactLayout]:
     kept = [table for table in (narrowed(table, request.only) for table in found) if table.cells]
     if not kept:
         names = sorted({entry.setting or entry.id for table in found for entry in (*table.rows, *table.columns)})
-        raise UserError(f"--only = {request.only!r}: matches no row or column; accepted: part of {', '.join(names)}")
+        accepted = f"part of {', '.join(names)}" if names else "all of it: it has no runs"
+        raise UserError(f"--only = {request.only!r}: matches no row or column; accepted: {accepted}")
     return kept
 
 

@@ -103,6 +103,9 @@ def write_result(result: ArtefactResult, folder: Path) -> None:
     }
     if result.figure is not None:
         contents |= {"figure.png": result.figure.png, "figure.svg": result.figure.svg}
+    else:  # one of an earlier call, e.g. at another scale, would be taken for this one's
+        for name in ("figure.png", "figure.svg"):
+            (folder / name).unlink(missing_ok=True)
     contents[RESULT] = as_json(_plain(result))
     for name, content in contents.items():
         write_atomic(folder / name, content)

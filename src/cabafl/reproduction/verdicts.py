@@ -1,12 +1,13 @@
 """Does a claim of the paper hold on our runs? Each test counts what it could judge and says so."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from cabafl.paper.artefact import Claim
-from cabafl.paper.definitions import method_label
+from cabafl.paper.artefact import Claim, Entry
+from cabafl.paper.definitions import method_label, settings
 from cabafl.reporting.measures import INFINITE, cost_to
+from cabafl.reporting.runs import Run
 from cabafl.reproduction.values import MeasuredArtefact, Place, better
 
 WORDS = {True: "holds", False: "does not hold", None: "not judged"}
@@ -42,35 +43,44 @@ def _numbers(measured: MeasuredArtefact) -> dict[Place, float]:
     return {place: number for place, number in found.items() if number is not None}
 
 
-def _groups(claim: Claim, measured: MeasuredArtefact) -> Iterable[tuple[str, Mapping[str, float]]]:
-    """The values among which ``claim.of`` must be the best: one group per row, or per column if it is a row."""
-    table, numbers = measured.table, _numbers(measured)
-    if claim.of in {column.id for column in table.columns}:
-        for row in table.rows:
-            if claim.row in ("", row.id):
-                yield row.id, {c.id: numbers[row.id, c.id] for c in table.columns if (row.id, c.id) in numbers}
-    else:
-        for column in table.columns:
-            yield column.id, {r.id: numbers[r.id, column.id] for r in table.rows if (r.id, column.id) in numbers}
+def _ids(axis: Sequence[Entry] | str) -> list[str]:
+    """All rows or columns that the paper has, whatever part of them was asked for."""
+    return settings().methods if isinstance(axis, str) else [entry.id for entry in axis]
+
+
+def _groups(claim: Claim, measured: MeasuredArtefact) -> tuple[list[dict[str, float]], int]:
+    """The values among which ``claim.of`` must be the best, and how many there are in a group without gaps.
+
+    One group per row, or per column if ``of`` is a row. Methods that the paper does not have are left out.
+    """
+    artefact, numbers = measured.table.artefact, _numbers(measured)
+    rows, columns = _ids(artefact.rows), _ids(artefact.columns)
+    if claim.of in columns:
+        chosen = [row for row in rows if claim.row in ("", row)]
+        return [{name: numbers[row, name] for name in columns if (row, name) in numbers} for row in chosen], len(
+            columns
+        )
+    return [{name: numbers[name, column] for name in rows if (name, column) in numbers} for column in columns], len(
+        rows
+    )
 
 
 def _extreme(claim: Claim, measured: MeasuredArtefact) -> Judged:
-    """``of`` is the best of each group."""
-    wins = judged = partial = 0
-    groups = list(_groups(claim, measured))
-    size = max(len(measured.table.rows) if claim.of in _rows(measured) else len(measured.table.columns), 1)
-    for _, group in groups:
-        if claim.of not in group or len(group) < 2:
-            continue
-        judged += 1
-        partial += len(group) < size
-        best = better(measured.table.artefact.kind)(list(group.values()))
-        wins += group[claim.of] == best and best != INFINITE
-    if not judged:
+    """``of`` is the best of each group. A group with gaps can refute this, but not confirm it."""
+    groups, size = _groups(claim, measured)
+    compared = [group for group in groups if claim.of in group and len(group) > 1]
+    if not compared:
         return None, "no runs to compare yet"
+    choose = better(measured.table.artefact.kind)
+    ahead = [group for group in compared if INFINITE != group[claim.of] == choose(list(group.values()))]
+    confirmed = sum(len(group) == size for group in ahead)
+    partial = sum(len(group) < size for group in compared)
     notes = f", {partial} of these with gaps" if partial else ""
-    unseen = f"; {len(groups) - judged} more have no runs" if judged < len(groups) else ""
-    return wins >= claim.share * judged, f"in {wins} of {judged}{notes}{unseen}"
+    unseen = f"; {len(groups) - len(compared)} more have no runs" if len(compared) < len(groups) else ""
+    ours = f"in {len(ahead)} of {len(compared)}{notes}{unseen}"
+    if len(compared) - len(ahead) > (1 - claim.share) * len(groups):
+        return False, ours
+    return confirmed >= claim.share * len(groups) or None, ours
 
 
 def _rows(measured: MeasuredArtefact) -> set[str]:
@@ -79,25 +89,30 @@ def _rows(measured: MeasuredArtefact) -> set[str]:
 
 def _best_is(claim: Claim, measured: MeasuredArtefact) -> Judged:
     """``of`` is the best column of one row."""
-    for _, group in _groups(claim, measured):
+    groups, size = _groups(claim, measured)
+    for group in groups:
         if len(group) > 1 and claim.of in group:
-            best = max(group, key=lambda name: group[name])
+            best = max(group, key=lambda name: (group[name], name == claim.of))
             ahead = f", by {group[best] - group[claim.of]:.2f} points over {claim.of}" if best != claim.of else ""
-            return best == claim.of, f"best: {best}{ahead}"
+            gaps = f", {size - len(group)} have no runs" if len(group) < size else ""
+            return (None if gaps else True) if best == claim.of else False, f"best: {best}{ahead}{gaps}"
     return None, "no runs to compare yet"
 
 
 def _interior(_: Claim, measured: MeasuredArtefact) -> Judged:
     """In every row the best column is neither the first nor the last."""
-    columns, numbers = [column.id for column in measured.table.columns], _numbers(measured)
+    artefact, numbers = measured.table.artefact, _numbers(measured)
+    rows, columns = _ids(artefact.rows), _ids(artefact.columns)
     best = []
-    for row in measured.table.rows:
-        here = {column: numbers[row.id, column] for column in columns if (row.id, column) in numbers}
+    for row in rows:
+        here = {column: numbers[row, column] for column in columns if (row, column) in numbers}
         if len(here) == len(columns):
             best.append(max(here, key=lambda name: here[name]))
     if not best:
         return None, "no complete row yet"
-    return all(name not in (columns[0], columns[-1]) for name in best), f"best: {', '.join(best)}"
+    missing = f"; {len(rows) - len(best)} more without all runs" if len(best) < len(rows) else ""
+    inside = all(name not in (columns[0], columns[-1]) for name in best)
+    return (None if missing else True) if inside else False, f"best: {', '.join(best)}{missing}"
 
 
 def _margin(claim: Claim, measured: MeasuredArtefact) -> Judged:
@@ -118,19 +133,25 @@ def _margin(claim: Claim, measured: MeasuredArtefact) -> Judged:
 
 
 def _speedup(claim: Claim, measured: MeasuredArtefact) -> Judged:
-    """Time of ``over`` to the target divided by that of ``of``; the target is lowered to what both reach."""
+    """Whether ``of`` reaches the target sooner than ``over``. The factor is to the highest target that both reach."""
     own, other = (measured.runs.get((claim.row, name)) for name in (claim.of, claim.over))
     if not own or not other:
         return None, "no runs to compare yet"
     assert claim.target is not None
+    first, second = _times(own, claim.target), _times(other, claim.target)
+    sooner = None if first == second == INFINITE else first < second
     target = claim.target
     while target > 0:
-        times = [fmean(cost_to(run.metrics, "time", target) for run in runs) for runs in (own, other)]
+        times = _times(own, target), _times(other, target)
         if INFINITE not in times and times[0] > 0:
             lower = "" if target == claim.target else f", not {claim.target:g} %, which not both reach"
-            return times[1] / times[0] > 1, f"{times[1] / times[0]:.2f} times to {target:g} %{lower}"
+            return sooner, f"{times[1] / times[0]:.2f} times to {target:g} %{lower}"
         target -= 5
-    return None, "no target that both reach"
+    return sooner, "no target that both reach"
+
+
+def _times(runs: Sequence[Run], target: float) -> float:
+    return fmean(cost_to(run.metrics, "time", target) for run in runs)
 
 
 def _stabler(claim: Claim, measured: MeasuredArtefact) -> Judged:

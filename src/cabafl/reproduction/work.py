@@ -33,6 +33,11 @@ class Reproduction:
             if not folder.is_dir():
                 raise UserError(f"--runs = {folder}: not a folder; accepted: folders that contain run folders")
 
+    def without_rows(self) -> list[str]:
+        """The artefacts of which ``--only`` leaves nothing."""
+        kept = {table.artefact.name for table in self.tables}
+        return [artefact.name for artefact in self.request.artefacts if artefact.name not in kept]
+
     def pool(self) -> RunPool:
         """The finished runs of all folders, as of now."""
         pool = RunPool([self.request.out / RUNS, *self.elsewhere])
@@ -56,8 +61,8 @@ class Reproduction:
         cells = [cell for table in self.tables for cell in table.cells]
         return sorted({cell.setting.split("-")[0] for cell in cells if is_there(cell.experiment)})
 
-    def observe(self, tell: Callable[[str], None]) -> None:
-        """Measures the similarities that are still missing; they belong to the first part."""
+    def observe(self, tell: Callable[[str], None], measure: bool = True) -> None:
+        """Takes over similarities from elsewhere and measures what is still missing; it belongs to the first part."""
         scale, roots = self.request.scale, self.request.roots
         for artefact in (
             table.artefact for table in self.tables if table.artefact.observe and self.request.part[0] == 1
@@ -65,11 +70,11 @@ class Reproduction:
             path = observation_path(artefact, scale, self.request.out / RUNS, roots)
             if path.exists():
                 continue
-            path.parent.mkdir(parents=True, exist_ok=True)
             found = next((p for folder in self.elsewhere for p in folder.rglob(path.name)), None)
             if found is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
                 copy_whole(found, path)
-            elif is_there(observed(artefact, scale, roots)):
+            elif measure and is_there(observed(artefact, scale, roots)):
                 tell(f"measuring {artefact.number}")
                 measure_similarities(artefact, scale, path, roots)
 
