@@ -11,7 +11,7 @@ import pytest
 from cabafl import methods, simulate
 from cabafl.config import load_experiment
 from cabafl.engine.core import Limits
-from cabafl.engine.idle_meter import IdleMeter
+from cabafl.engine.idle import IdleMeter
 from cabafl.fleet import Absence, Faults, Fleet
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters

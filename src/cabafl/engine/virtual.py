@@ -19,7 +19,7 @@ import torch
 
 from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flight
 from cabafl.engine.defence import SIMULATED
-from cabafl.engine.idle_meter import IdleMeter
+from cabafl.engine.idle import IdleMeter
 from cabafl.execution.base import FeatureJob, Interrupt, TrainJob
 from cabafl.fleet import FINE, Fate, Faults, Fleet
 from cabafl.learning.task import TrainingResult
