@@ -1,5 +1,7 @@
-"""Which devices can get a job: the idle ones, and on real devices those among them that do not rest. And the energy that
-simulated devices spend while they wait."""
+"""Which devices can get a job: the idle ones, and on real devices those among them that do not rest.
+
+Also the energy that simulated devices spend while they wait.
+"""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any

@@ -92,6 +92,7 @@ class VirtualEngine(Engine):
         self._features = np.zeros((len(fleet), 0), dtype=np.float32)
         self._faulty = bool(self.faults.loss or self.faults.corrupt or self.faults.slowdown)
         self._meter = IdleMeter(np.where(self.sizes > 0, fleet.idle_watts, 0.0))
+        self._metered = bool(fleet.idle_watts.any())  # by default nobody draws idle power
         timeout = self.limits.slot_timeout
         self._timeout = None if timeout == "auto" else timeout  # no simulated device is silent for ever
 
@@ -189,10 +190,15 @@ class VirtualEngine(Engine):
             number, device, slot, version, weights, objective, now, False, seconds, joules, fate.corrupt
         )
         self.flights[number] = flight
-        flight.needed = self._schedule_end(flight, fate)
+        end = now + seconds
+        if fate is FINE and self._timeout is None and end < FOREVER:  # the usual case, 2 % of an event faster
+            self._schedule_at(end, _FINISH, number)
+            flight.needed = end <= self.horizon
+        else:
+            flight.needed = self._schedule_end(flight, fate)
         if flight.needed:
             self._submit_training(flight)
-        self.outbox.put(Dispatched(now, number, device, slot, version, now + seconds))
+        self.outbox.put(Dispatched(now, number, device, slot, version, end))
         return number
 
     def _schedule_end(self, flight: SimulatedFlight, fate: Fate) -> bool:
@@ -235,7 +241,8 @@ class VirtualEngine(Engine):
     def _spend(self, flight: SimulatedFlight, share: float = 1.0) -> None:
         """Counts the energy of a job that has ended, or of the share of it that was done."""
         self.ledger.joules += flight.joules * share
-        self._meter.exclude(flight.device, (flight.seconds - self.fleet.latency) * share)
+        if self._metered:
+            self._meter.exclude(flight.device, (flight.seconds - self.fleet.latency) * share)
 
     def _settle(self) -> None:
         """See `Engine._settle`. Jobs in flight are neither idle nor counted yet."""
