@@ -11,6 +11,7 @@ from cabafl import data, methods
 from cabafl.config import HUB_KEYS, Experiment, FleetSection
 from cabafl.data.dataset import Dataset, Partition, Split
 from cabafl.data.partition import make_partition
+from cabafl.engine.average import AverageRule
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules
 from cabafl.errors import UserError
@@ -103,6 +104,7 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
         epochs=training.epochs,
         learning_rate=training.learning_rate,
         defence=DefenceRules(**run.defence.model_dump()),
+        average=None if run.average is None else AverageRule(run.average, run.average_power, run.average_decay),
     )
 
 

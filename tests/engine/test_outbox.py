@@ -43,7 +43,7 @@ class SlowExecutor:
 
 def pending(executor: SlowExecutor, version: int) -> PendingScore:
     score = PendingScore(version)
-    score.begin(executor, WEIGHTS, 0.0)
+    score.begin(executor, [WEIGHTS], 0.0)
     return score
 
 

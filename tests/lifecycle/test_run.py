@@ -36,7 +36,15 @@ class Counting:
         ledger, model = Ledger(), np.array([1.5, 2.5], dtype=np.float32)
         self.pending: list[Any] = []  # evaluations that a checkpoint would have to wait for
         outbox = SimpleNamespace(flush=lambda: None, waiting=self.pending)
-        fields = {"clock": "virtual", "now": 0.0, "ledger": ledger, "model": model, "finish": self.evaluate}
+        fields = {
+            "clock": "virtual",
+            "now": 0.0,
+            "ledger": ledger,
+            "model": model,
+            "average": None,
+            "result": model,
+            "finish": self.evaluate,
+        }
         selections = np.ones(3, dtype=np.int64)
         nothing = {"defence": SimpleNamespace(totals=dict), "changes": {}, "stopping": "no"}
         self.engine = cast(Engine, SimpleNamespace(selections=selections, outbox=outbox, **fields, **nothing))

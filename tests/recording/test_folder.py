@@ -53,13 +53,35 @@ def test_rewinding_cuts_both_files_to_the_checkpoint(tmp_path: Path) -> None:
     assert (tmp_path / "run/events.jsonl").read_text().count("\n") == 2
 
 
-def test_rewinding_to_the_beginning_keeps_the_header(tmp_path: Path) -> None:
+def test_rewinding_to_the_beginning_empties_both_files(tmp_path: Path) -> None:
     folder = fresh(tmp_path / "run")
     folder(ROW)
+    whole = (tmp_path / "run/metrics.csv").read_bytes()
     folder.rewind(None)
-    folder.close()
-    assert (tmp_path / "run/metrics.csv").read_text() == ",".join(Evaluated._fields) + "\n"
+    assert (tmp_path / "run/metrics.csv").read_bytes() == b""
     assert (tmp_path / "run/events.jsonl").read_bytes() == b""
+    folder(ROW)
+    folder.close()
+    assert (tmp_path / "run/metrics.csv").read_bytes() == whole
+
+
+def test_the_averaged_model_has_columns_of_its_own(tmp_path: Path) -> None:
+    rows = [
+        ROW._replace(averaged_accuracy=0.25, averaged_loss=0.1 + 0.7),
+        ROW._replace(time=9.0, averaged_accuracy=0.0),
+    ]
+    folder = fresh(tmp_path / "run")
+    for row in rows:
+        folder(row._replace(averaged_loss=0.8))
+    folder.close()
+    header = (tmp_path / "run/metrics.csv").read_text().splitlines()[0]
+    assert header == ",".join(Evaluated._fields)
+    assert read_metrics(tmp_path / "run") == [row._replace(averaged_loss=0.8) for row in rows]
+    plain = fresh(tmp_path / "plain")
+    plain(ROW)
+    plain.close()
+    assert "averaged" not in (tmp_path / "plain/metrics.csv").read_text()
+    assert "averaged" not in (tmp_path / "plain/events.jsonl").read_text()
 
 
 def test_a_record_shorter_than_its_checkpoint_is_refused_unchanged(tmp_path: Path) -> None:

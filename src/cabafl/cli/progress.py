@@ -20,7 +20,7 @@ class Progress:
         self._enabled = enabled
         self._live = enabled and console.is_terminal
         self._dispatches = self._uploads = self._versions = 0
-        self._accuracy = float("nan")
+        self._accuracy = "-"
         self._started = self._shown = time.perf_counter()
         self._tenth = 0
         self._bar = bars.Progress(
@@ -52,7 +52,9 @@ class Progress:
         elif isinstance(event, Published):
             self._versions += 1
         elif isinstance(event, Evaluated):
-            self._accuracy = event.accuracy
+            self._accuracy = f"{100 * event.accuracy:.1f} %"
+            if event.averaged_accuracy is not None:
+                self._accuracy += f" (averaged {100 * event.averaged_accuracy:.1f} %)"
         else:
             return
         now = time.perf_counter()
@@ -65,7 +67,7 @@ class Progress:
         speed = self._uploads / max(now - self._started, 1e-9)
         text = (
             f"t = {reached:,.0f} s  {self._uploads:,} uploads  {self._versions:,} versions  "
-            f"accuracy {100 * self._accuracy:.1f} %  {speed:.1f} jobs/s"
+            f"accuracy {self._accuracy}  {speed:.1f} jobs/s"
         )
         self._bar.update(self._task, completed=done, text=text)
         tenth = int(10 * done / self._total)

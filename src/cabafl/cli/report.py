@@ -12,6 +12,7 @@ from cabafl.errors import UserError
 
 if TYPE_CHECKING:
     from cabafl.reporting.report import ReportPaths
+    from cabafl.reporting.runs import Judged
     from cabafl.reporting.sweep import Sweep
 
 
@@ -21,6 +22,10 @@ def report(
     ],
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
     targets: Targets = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help="raw: accuracies of the published models | averaged: of their average (run.average)."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Compare finished runs in tables, figures and a self-contained HTML page."""
@@ -28,9 +33,9 @@ def report(
     from cabafl.reporting.runs import load_runs
 
     left_out: list[str] = []
-    percentages = parse_targets(targets)
+    percentages, judged = parse_targets(targets), parse_by(by)
     runs = load_runs(folders, None, left_out.append)
-    _print(build_report(runs, out, percentages, notes=left_out), left_out, quiet)
+    _print(build_report(runs, out, percentages, notes=left_out, by=judged), left_out, quiet)
 
 
 def write_report(
@@ -62,6 +67,14 @@ def parse_targets(text: str | None) -> list[float] | None:
     if not values or not all(0 < value <= 100 for value in values):
         raise UserError(f"--targets = {text!r}: accepted: percentages separated by commas, e.g. 40,45")
     return values
+
+
+def parse_by(text: str | None) -> "Judged | None":
+    """Checks the value of ``--by``; None stays None."""
+    choices: dict[str | None, Judged | None] = {None: None, "raw": "raw", "averaged": "averaged"}
+    if text not in choices:
+        raise UserError(f"--by = {text!r}: accepted: raw, averaged")
+    return choices[text]
 
 
 def _print(written: "ReportPaths", left_out: Sequence[str], quiet: bool) -> None:

@@ -128,13 +128,18 @@ def summary_table(summary: dict[str, Any]) -> Table:
     def percent(value: float | None) -> str:
         return "too few versions" if value is None else f"{100 * value:.2f}"
 
-    best = percent(summary["best_window_mean"])
-    if summary["best_window_deviation"] is not None:
-        best += f" ± {100 * summary['best_window_deviation']:.2f}"
+    def window(figures: dict[str, Any]) -> str:
+        best = percent(figures["best_window_mean"])
+        deviation = figures["best_window_deviation"]
+        return best if deviation is None else f"{best} ± {100 * deviation:.2f}"
+
+    averaged = summary.get("averaged")
     losses = ", ".join(f"{n} {reason}" for reason, n in summary["losses"].items()) or "none"
     rows = {
-        f"accuracy, best window of {summary['window']} versions (%)": best,
+        f"accuracy, best window of {summary['window']} versions (%)": window(summary),
         "final accuracy (%)": percent(summary["final_accuracy"]),
+        **({} if averaged is None else {"averaged model, best window (%)": window(averaged)}),
+        **({} if averaged is None else {"averaged model, final accuracy (%)": percent(averaged["final_accuracy"])}),
         "stability (deviation of the moving average) (%)": percent(summary["stability"]),
         "the same around its trend (%)": percent(summary["stability_detrended"]),
         "fairness (variance of selection shares)": "-" if summary["fairness"] is None else f"{summary['fairness']:.2e}",

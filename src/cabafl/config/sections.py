@@ -297,6 +297,13 @@ class RunSection(Section):
     evaluate_versions: int | None = Field(
         None, ge=1, description="evaluate every n-th published version instead of at fixed times"
     )
+    average: Literal["polynomial", "exponential"] | None = Field(
+        None, description="average the published models: none | polynomial | exponential (see docs/averaging.md)"
+    )
+    average_power: float = Field(
+        8.0, ge=0, allow_inf_nan=False, description="polynomial: g, spans the last 1/(g + 1) of all versions; 0: all"
+    )
+    average_decay: float = Field(0.99, ge=0, lt=1, description="exponential: share of the old average per version")
     slot_timeout: AutoPositive = Field(
         "auto",
         description="give up a job after so many seconds: auto (real devices: 5 x the median; simulated: never) | none",

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from cabafl.engine.average import AverageRule, RunningAverage
 from cabafl.engine.changes import Value
 from cabafl.engine.defence import AUTOMATIC, LARGEST_MODEL, LARGEST_UPLOAD, Defaults, Defence, DefenceRules
 from cabafl.engine.idle import IdleSet
@@ -60,6 +61,7 @@ class EngineSetup:
     epochs: int = 1
     learning_rate: float = 0.01
     defence: DefenceRules = AUTOMATIC
+    average: AverageRule | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +100,8 @@ class Engine(ABC):
         self.now = 0.0
         self.version = 0
         self.model = setup.initial
+        self.averaging = setup.average
+        self.average = None if setup.average is None else RunningAverage(setup.initial)
         self.ledger = Ledger()
         self.selections = np.zeros(len(sizes), dtype=np.int64)
         self._streams: dict[str, Stream] = {}
@@ -107,6 +111,11 @@ class Engine(ABC):
         self._size, self._selected = sizes.data, self.selections.data
         self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
         self._bounded = True  # the norm of the global model is at most `LARGEST_MODEL`
+
+    @property
+    def result(self) -> Weights:
+        """The model that the user takes away: the averaged one, if there is one."""
+        return self.model if self.average is None else self.average.model()
 
     # What a method orders
 
@@ -127,6 +136,9 @@ class Engine(ABC):
             self._check_model(weights)
         self.model = weights
         self.version += 1
+        if self.average is not None:
+            assert self.averaging is not None
+            self.average.add(weights, self.averaging)
         self.outbox.put(Published(self.now, self.version, facts))
         every = self.limits.evaluate_versions
         if every is not None and self.version % every == 0:
@@ -216,7 +228,8 @@ class Engine(ABC):
     def _evaluate(self) -> None:
         if self._score is None or self._score.version != self.version:
             self._score = PendingScore(self.version)
-            self._score.begin(self.executor, self.model, self.now)
+            models = [self.model] if self.average is None else [self.model, self.average.model()]
+            self._score.begin(self.executor, models, self.now)
         self._row = self.now, self.version
         self._settle()
         self.outbox.put_row(self.now, self._score, self.ledger)
@@ -250,6 +263,7 @@ class Engine(ABC):
             "now": self.now,
             "version": self.version,
             "model": self.model,
+            "average": self.average,
             "idle": self.idle,
             "ledger": self.ledger,
             "selections": self.selections,
@@ -263,6 +277,7 @@ class Engine(ABC):
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from a `state`."""
         self.now, self.version, self.model = state["now"], state["version"], state["model"]
+        self.average = state["average"]
         self.idle, self.ledger, self.selections = state["idle"], state["ledger"], state["selections"]
         self._selected = self.selections.data
         for purpose, counter in state["streams"].items():

@@ -1,7 +1,7 @@
 """Keeps events in order although evaluations are computed in parallel to training and finish later."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cabafl.engine.ledger import Ledger
@@ -13,27 +13,32 @@ PENDING_LIMIT = 16  # pending evaluations at which the engine waits for the olde
 
 
 class PendingScore:
-    """Accuracy and loss of one version, computed in fixed chunks that are added in order."""
+    """Accuracy and loss of one version, and of the average up to it if there is one; computed in fixed chunks that are
+    added in order."""
 
-    def __init__(self, version: int, value: tuple[float, float] | None = None) -> None:
+    def __init__(self, version: int, value: tuple[float, ...] | None = None) -> None:
         self.version = version
         self.value = value
-        self._tickets: list[int] = []
+        self._tickets: list[list[int]] = []  # per model
 
-    def begin(self, executor: Executor, weights: Weights, now: float) -> None:
+    def begin(self, executor: Executor, models: Sequence[Weights], now: float) -> None:
         """Submits the chunks to the executor."""
-        self._tickets = [executor.submit(EvaluateJob(weights, i), now) for i in range(executor.evaluation_chunks)]
+        chunks = range(executor.evaluation_chunks)
+        self._tickets = [[executor.submit(EvaluateJob(model, i), now) for i in chunks] for model in models]
 
     def ready(self, executor: Executor) -> bool:
         """Whether `get` returns without waiting."""
-        return self.value is not None or all(map(executor.done, self._tickets))
+        return self.value is not None or all(executor.done(ticket) for tickets in self._tickets for ticket in tickets)
 
-    def get(self, executor: Executor) -> tuple[float, float]:
-        """Accuracy and mean loss; waits for them if necessary."""
+    def get(self, executor: Executor) -> tuple[float, ...]:
+        """Accuracy and mean loss of each model; waits for them if necessary."""
         if self.value is None:
-            parts = [executor.result(ticket) for ticket in self._tickets]
-            samples = sum(part.samples for part in parts)
-            self.value = sum(part.correct for part in parts) / samples, sum(part.loss for part in parts) / samples
+            value: list[float] = []
+            for tickets in self._tickets:
+                parts = [executor.result(ticket) for ticket in tickets]
+                samples = sum(part.samples for part in parts)
+                value += [sum(part.correct for part in parts) / samples, sum(part.loss for part in parts) / samples]
+            self.value = tuple(value)
         return self.value
 
 
@@ -76,8 +81,8 @@ class Outbox:
             if isinstance(entry, _PendingRow):
                 if not (wait or entry.score.ready(self._executor)):
                     return
-                accuracy, loss = entry.score.get(self._executor)
-                entry = Evaluated(entry.time, entry.score.version, accuracy, loss, *entry.totals)
+                accuracy, loss, *averaged = entry.score.get(self._executor)
+                entry = Evaluated(entry.time, entry.score.version, accuracy, loss, *entry.totals, *averaged)
                 self._pending -= 1
             self.waiting.popleft()
             self._emit(entry)

@@ -233,7 +233,8 @@ class Lifecycle:
         summary = summarise(self.experiment, engine, self.rows, self._wall_seconds(engine))
         if self.folder is not None:
             try:
-                self.folder.save_model(self.layout.tensors(engine.model))
+                raw = None if engine.average is None else self.layout.tensors(engine.model)
+                self.folder.save_model(self.layout.tensors(engine.result), raw)
                 self.folder.finish(summary)
             except OSError as error:
                 raise cannot_record(error, self.folder.path) from error

@@ -18,7 +18,6 @@ from cabafl.execution.base import Executor, Interrupt, Warn
 from cabafl.execution.choice import open_executor
 from cabafl.lifecycle.run import Lifecycle, Listener, experiment_text
 from cabafl.recording.environment import environment
-from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import EXPERIMENT, JOURNAL, SUMMARY, RunFolder
 from cabafl.toml import experiment_toml
 
@@ -37,7 +36,7 @@ class Result:
     """One row per evaluation, with the columns of ``metrics.csv``."""
 
     model: nn.Module
-    """The last global model, in evaluation mode."""
+    """The last global model, or the average of all with ``run.average``; in evaluation mode."""
 
     folder: Path | None
     """The run folder; None if nothing was written."""
@@ -162,8 +161,8 @@ def _run(
             folder.close()
     import pandas as pd  # here, because importing pandas delays the start
 
-    model.load(engine.model)
-    metrics = pd.DataFrame(run.rows, columns=list(Evaluated._fields))
+    model.load(engine.result)
+    metrics = pd.DataFrame([row[: len(row.columns)] for row in run.rows], columns=list(run.rows[0].columns))
     return Result(summary, metrics, model.network.eval(), None if folder is None else folder.path)
 
 

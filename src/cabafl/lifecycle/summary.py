@@ -8,7 +8,7 @@ from cabafl.config import Experiment
 from cabafl.engine.core import Engine
 from cabafl.learning.dp import DpSgd, epsilon
 from cabafl.recording.events import Evaluated
-from cabafl.recording.metrics import WINDOW, accuracy_figures, fairness
+from cabafl.recording.metrics import WINDOW, accuracy_figures, averaged_rows, fairness
 
 
 def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wall_seconds: float) -> dict[str, Any]:
@@ -42,9 +42,25 @@ def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wal
         "mean_staleness": ledger.mean_staleness,
         "max_staleness": max(ledger.staleness, default=None),
         "defence": engine.defence.totals(),
+        **_of_average(experiment, rows),
         **spent,
         **_by_operator(engine),
         "wall_seconds": wall_seconds,
+    }
+
+
+def _of_average(experiment: Experiment, rows: list[Evaluated]) -> dict[str, Any]:
+    """The figures of the averaged model, if there is one; the others are of the published models."""
+    if experiment.run.average is None:
+        return {}
+    averaged = averaged_rows(rows)
+    return {
+        "averaged": {
+            **accuracy_figures(averaged),
+            "best_accuracy": max(row.accuracy for row in averaged),
+            "final_accuracy": averaged[-1].accuracy,
+            "final_loss": averaged[-1].loss,
+        }
     }
 
 

@@ -17,6 +17,7 @@ DEVICES = 100  # of a partition that is not natural, if the experiment names no 
 _ELSEWHERE = {"data.root", "run.device", "run.wall_time", *(f"run.{key}" for key in EXECUTION_KEYS)}
 _LENGTH = {"seed", "run.virtual_time", "run.max_dispatches", "run.evaluate_every", "run.evaluate_versions"}
 _REPORTED = {"privacy.dp_delta"}
+_BESIDE = {"run.average", "run.average_power", "run.average_decay"}  # the published models do not depend on them
 _DIGITS = ("mnist5k", "mnist", "fashion-mnist", "femnist")  # 28x28: the CNN's feature layer is another one
 
 
@@ -37,7 +38,7 @@ def identity(experiment: Experiment) -> dict[str, Any]:
     flat["model.feature_layer"] = _feature_layer(experiment) if needed in ("activations", "activation_counts") else None
     _simplify_fleet(flat, experiment)
     _simplify_run(flat)
-    return {key: value for key, value in flat.items() if key not in _ELSEWHERE}
+    return {key: value for key, value in flat.items() if key not in _ELSEWHERE | _BESIDE}
 
 
 def essentials(experiment: Experiment) -> dict[str, Any]:

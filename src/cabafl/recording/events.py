@@ -135,15 +135,23 @@ class Evaluated(NamedTuple):
     transfers: int
     bytes: int
     joules: float
+    averaged_accuracy: float | None = None  # of the averaged model; None without ``run.average``
+    averaged_loss: float | None = None
 
     def line(self) -> str:
-        return _encoded(
-            time=self.time, event="evaluation", version=self.version, accuracy=self.accuracy, loss=self.loss
-        )
+        facts: dict[str, float | None] = {"version": self.version, "accuracy": self.accuracy, "loss": self.loss}
+        if self.averaged_accuracy is not None:
+            facts |= {"averaged_accuracy": self.averaged_accuracy, "averaged_loss": self.averaged_loss}
+        return _encoded(time=self.time, event="evaluation", **facts)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of ``metrics.csv``: the fields in order, those of the averaged model only if there is one."""
+        return self._fields if self.averaged_accuracy is not None else self._fields[:-2]
 
     def row(self) -> str:
-        """The row of ``metrics.csv``; the columns are the fields in order."""
-        return ",".join(map(repr, self))
+        """The row of ``metrics.csv``."""
+        return ",".join(map(repr, self[: len(self.columns)]))
 
 
 Event = Dispatched | Uploaded | Lost | Published | Collection | Noted | Evaluated

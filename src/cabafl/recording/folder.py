@@ -19,6 +19,7 @@ from cabafl.recording.events import Evaluated, Event
 EVENTS = "events.jsonl"
 METRICS = "metrics.csv"
 MODEL = "model.safetensors"
+RAW_MODEL = "model-raw.safetensors"  # the last published model, where `MODEL` is the average
 SUMMARY = "summary.json"
 EXPERIMENT = "experiment.toml"
 ENVIRONMENT = "environment.json"
@@ -27,7 +28,7 @@ CHECKPOINT = "checkpoint.json"
 JOURNAL = "journal"  # a folder; only in runs on real devices
 PATIENCE = 20.0  # seconds to wait for another process to release the folder
 _BUFFERED_EVENTS = 2000
-_HEADER = (",".join(Evaluated._fields) + "\n").encode()
+_KINDS = (float, int, float, float, int, int, int, int, int, float, float, float)  # of the fields of `Evaluated`
 
 
 def _busy(path: Path) -> str:
@@ -55,7 +56,6 @@ class RunFolder:
             write_atomic(path / EXPERIMENT, experiment_toml.encode())
             folder = cls(path, (path / EVENTS).open("xb"), (path / METRICS).open("xb"))
             lock(folder._events, _busy(path))
-            folder._metrics.write(_HEADER)
         except OSError as error:
             raise UserError(f"--out = {path}: cannot be written: {error.strerror}") from None
         return folder
@@ -87,13 +87,13 @@ class RunFolder:
         for name, file in files.items():
             file.truncate(ends[name])
             file.seek(ends[name])
-        if positions is None:
-            self._metrics.write(_HEADER)
 
     def __call__(self, event: Event) -> None:
         """Records one event. An evaluation also adds a row of metrics and flushes both files."""
         self._lines.append(event.line())
         if isinstance(event, Evaluated):
+            if not self._metrics.tell():
+                self._rows.append(",".join(event.columns))
             self._rows.append(event.row())
             self._write()
         elif len(self._lines) >= _BUFFERED_EVENTS:
@@ -127,8 +127,10 @@ class RunFolder:
         self._write()
         return read_metrics(self.path)
 
-    def save_model(self, tensors: Mapping[str, Tensor]) -> None:
-        """Writes the last global model."""
+    def save_model(self, tensors: Mapping[str, Tensor], raw: Mapping[str, Tensor] | None = None) -> None:
+        """Writes the model that the user takes away and, if that is an average, the last published one beside it."""
+        if raw is not None:
+            save_model(self.path / RAW_MODEL, raw)
         save_model(self.path / MODEL, tensors)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -153,9 +155,10 @@ class RunFolder:
 
 def read_metrics(path: Path) -> list[Evaluated]:
     """Reads ``metrics.csv``; the numbers are exactly those recorded."""
-    lines = (path / METRICS).read_text(encoding="utf-8").splitlines()[1:]
-    kinds = Evaluated.__annotations__.values()
-    return [Evaluated(*(kind(text) for kind, text in zip(kinds, line.split(","), strict=True))) for line in lines]
+    lines = (path / METRICS).read_text(encoding="utf-8").splitlines()
+    averaged = bool(lines) and lines[0].endswith(Evaluated._fields[-1])
+    kinds = _KINDS if averaged else _KINDS[:-2]
+    return [Evaluated(*(kind(text) for kind, text in zip(kinds, line.split(","), strict=True))) for line in lines[1:]]
 
 
 def save_model(path: Path, tensors: Mapping[str, Tensor]) -> None:

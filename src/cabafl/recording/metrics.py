@@ -21,6 +21,15 @@ def first_evaluations(versions: Sequence[int]) -> npt.NDArray[np.bool_]:
     return np.append(True, numbers[1:] != numbers[:-1])[: len(numbers)]
 
 
+def averaged_rows(rows: Sequence[Evaluated]) -> list[Evaluated]:
+    """The evaluations with accuracy and loss of the averaged model; all of them must have it."""
+    return [
+        row._replace(accuracy=row.averaged_accuracy, loss=row.averaged_loss)
+        for row in rows
+        if row.averaged_accuracy is not None and row.averaged_loss is not None
+    ]
+
+
 def accuracy_figures(rows: Sequence[Evaluated]) -> dict[str, float | None]:
     """The figures of ``summary.json`` that summarise the accuracy over the run; None: too few versions."""
     accuracy = np.array([row.accuracy for row in rows])

@@ -14,7 +14,7 @@ from cabafl.recording.metrics import WINDOW, best_window_mean, first_evaluations
 
 
 def draw_curve(rows: Sequence[Evaluated], title: str, path: Path, clock: str = "virtual") -> None:
-    """Draws accuracy over virtual or wall time: each evaluation, the moving mean and the best window.
+    """Draws accuracy over virtual or wall time: each evaluation, the moving mean, the best window, the averaged model.
 
     The file is replaced atomically.
     """
@@ -32,6 +32,9 @@ def draw_curve(rows: Sequence[Evaluated], title: str, path: Path, clock: str = "
         axes.plot(times[last >= 0], means[last[last >= 0]], color="tab:blue", linewidth=2, label=label)
         text = f"best window {100 * best[0]:.2f} ± {100 * best[1]:.2f} %"
         axes.axhline(100 * best[0], color="tab:blue", linestyle=":", linewidth=1, label=text)
+    if rows[0].averaged_accuracy is not None:
+        averaged = np.array([row.averaged_accuracy for row in rows], dtype=np.float64)
+        axes.plot(times, 100 * averaged, color="tab:orange", linewidth=2, label="averaged model")
     axes.set(title=title, xlabel=f"{clock} time [s]", ylabel="test accuracy [%]")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")

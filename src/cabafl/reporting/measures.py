@@ -53,6 +53,8 @@ def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
         "best_window_mean": _mean(best),
         "best_window_deviation": _mean([run.summary["best_window_deviation"] for run in group]),
         "seed_spread": stdev(known) if len(known) > 1 else None,
+        "raw_mean": _mean([_raw(run, "best_window_mean") for run in group]),
+        "raw_deviation": _mean([_raw(run, "best_window_deviation") for run in group]),
         "published_mean": None if published[0] is None else published[0] / 100,
         "published_deviation": None if published[1] is None else published[1] / 100,
         "final_accuracy": _mean([run.summary["final_accuracy"] for run in group]),
@@ -65,6 +67,12 @@ def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
     values["jobs_lost"] = _mean([sum(run.summary["losses"].values()) for run in group])
     values["never_heard"] = _mean([len(run.counts.never_heard) for run in group])
     return values
+
+
+def _raw(run: Run, key: str) -> float | None:
+    """A figure of the published models, if the run is judged by averaged ones."""
+    raw: Values = run.summary.get("raw", {})
+    return raw.get(key)
 
 
 def cost_key(name: str, target: float) -> str:

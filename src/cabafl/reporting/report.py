@@ -11,7 +11,7 @@ from cabafl.reporting.figures import render_figures
 from cabafl.reporting.formats import latex, markdown, measures_csv, speedups_csv
 from cabafl.reporting.html import Look, page
 from cabafl.reporting.measures import Measures, measure
-from cabafl.reporting.runs import Run, by_label
+from cabafl.reporting.runs import Judged, Run, by_label, judged
 from cabafl.reporting.settings import differing_settings, title_of
 from cabafl.reporting.styles import styles
 from cabafl.reporting.sweep import Sweep, sweep_csv, sweep_styles, value_figures
@@ -41,6 +41,7 @@ def build_report(
     title: str | None = None,
     notes: Sequence[str] = (),
     sweep: Sweep | None = None,
+    by: Judged | None = None,
 ) -> ReportPaths:
     """Writes tables, figures and a page about finished runs.
 
@@ -51,12 +52,17 @@ def build_report(
         title: Heading of the page; None: what the runs have in common.
         notes: Remarks shown on the page.
         sweep: What the runs of a sweep vary; None: they are a comparison of methods.
+        by: Whether accuracies are those of the published models (raw) or of their average (averaged); None: averaged if
+            all runs have averaged models.
 
     Raises:
-        UserError: If there are no runs, or ``out`` cannot be written.
+        UserError: If there are no runs, one has no averaged model but is to be judged by it, or ``out`` cannot be
+            written.
     """
     if not runs:
         raise UserError("report: no finished run given; accepted: at least one")
+    some = any(run.metrics[0].averaged_accuracy is not None for run in runs)
+    runs, by = judged(runs, by)
     groups = by_label(runs)
     measures = measure(runs, targets, "method" if sweep is None else "setting")
     all_styles = styles(list(groups)) if sweep is None else sweep_styles(sweep)
@@ -64,7 +70,7 @@ def build_report(
     main, speedups = tables(measures), speedup_tables(measures)
     figures = [] if sweep is None else value_figures(sweep, measures)
     figures += render_figures([run for run in runs if run.label in line_styles], line_styles)
-    look = Look([*notes, *_caveats(runs, measures, sweep)], measures.noun, line_styles)
+    look = Look([*notes, *_judgement(by, some), *_caveats(runs, measures, sweep)], measures.noun, line_styles)
     title = title or title_of(groups, "Comparison" if sweep is None else f"Sweep of {', '.join(sweep.keys)}")
     contents = _table_files(measures, main, speedups, sweep)
     for figure in figures:
@@ -90,6 +96,16 @@ def _table_files(
     if sweep is not None:
         texts["sweep.csv"] = sweep_csv(sweep, measures)
     return {name: text.encode() for name, text in texts.items()}
+
+
+def _judgement(by: Judged, some: bool) -> list[str]:
+    """Says which models the accuracies are of, if some runs have averaged ones."""
+    if by == "averaged":
+        return [
+            "Accuracies, targets and curves are those of the averaged models (run.average); “raw” is the same figure of"
+            " the models that the method published."
+        ]
+    return ["Accuracies are those of the published models, not of their averages."] if some else []
 
 
 def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> list[str]:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cabafl import methods
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.errors import UserError
 from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import EVENTS, EXPERIMENT, SUMMARY, read_metrics
-from cabafl.recording.metrics import accuracy_figures
+from cabafl.recording.metrics import accuracy_figures, averaged_rows
 from cabafl.recording.version_0_1 import translate_summary
 from cabafl.reporting.trace import Counts, count_events
 from cabafl.toml import flatten
@@ -77,6 +77,30 @@ class Run:
         if self.experiment.data.dataset == "npz":  # data.root is the data set itself
             ignored.remove("data.root")
         return {key: value for key, value in flat.items() if key not in ignored}
+
+
+Judged = Literal["raw", "averaged"]
+"""Which models the accuracies of a report are of: those that the method publishes, or their average."""
+
+
+def judged(runs: Sequence[Run], by: Judged | None = None) -> tuple[list[Run], Judged]:
+    """The runs with the accuracies to compare them by, and which these are: the same for all runs.
+
+    With averaged models, ``summary["raw"]`` has the figures of the published ones. None: averaged if all runs have
+    averaged models, else raw. Raises `UserError` if averaged models are asked for and a run has none.
+    """
+    without = [run for run in runs if run.metrics[0].averaged_accuracy is None]
+    if by == "averaged" and without:
+        raise UserError(f"{without[0].folder}: has no averaged model (run.average = none); accepted: --by raw")
+    if by == "raw" or without:
+        return list(runs), "raw"
+    return [_averaged(run) for run in runs], "averaged"
+
+
+def _averaged(run: Run) -> Run:
+    rows = averaged_rows(run.metrics)
+    figures = {**accuracy_figures(rows), "final_accuracy": rows[-1].accuracy, "raw": accuracy_figures(run.metrics)}
+    return replace(run, metrics=rows, summary=run.summary | figures)
 
 
 def clock_of(runs: Iterable[Run]) -> str:

@@ -63,11 +63,13 @@ def _accuracy(measures: Measures) -> list[_Column]:
         _Column("seeds", "seeds", lambda v: f"{v['seeds']:.0f}"),
         _Column("accuracy [%]", "best_window_mean", _pair("best_window_mean", "best_window_deviation"), max),
         _Column("over seeds ±", "seed_spread", _percent("seed_spread"), min),
+        _Column("raw [%]", "raw_mean", _pair("raw_mean", "raw_deviation"), max),
         _Column("published [%]", "published_mean", _pair("published_mean", "published_deviation"), max),
         _Column("at the end [%]", "final_accuracy", _percent("final_accuracy"), max),
     ]
-    known = any(row.values["published_mean"] is not None for row in measures.rows)
-    return [column for column in columns if known or column.key != "published_mean"]
+    optional = ("raw_mean", "published_mean")
+    unknown = [key for key in optional if all(row.values[key] is None for row in measures.rows)]
+    return [column for column in columns if column.key not in unknown]
 
 
 def _costs(target: float) -> list[_Column]:

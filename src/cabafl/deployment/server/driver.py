@@ -141,7 +141,7 @@ class FleetDriver:
     def _export(self, command: Command) -> str:
         """Beside the answer, where the server may write; the operator's command moves it."""
         path = self.commands.attachment(command)
-        save_model(path, self.run.layout.tensors(self.engine.model))
+        save_model(path, self.run.layout.tensors(self.engine.result))
         return f"version {self.engine.version} at {self.dispatcher.now():.0f} s"
 
     def _say_progress(self) -> None:

@@ -34,6 +34,7 @@ def _export(run: Path, out: Path) -> str:
     if checkpoint is None:
         raise nothing
     layout = make_server_task(experiment).model.layout
-    save_model(out, layout.tensors(checkpoint.engine["model"]))
     engine = checkpoint.engine
+    average = engine["average"]
+    save_model(out, layout.tensors(engine["model"] if average is None else average.model()))
     return f"version {engine['version']} at {engine['now']:.0f} s, from the last checkpoint: {out}"

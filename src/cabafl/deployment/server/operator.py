@@ -81,6 +81,7 @@ class StatusFile:
             "online": len(engine.present),
             "since_upload": self.dispatcher.since_upload,
             "accuracy": rows[-1].accuracy if rows else None,
+            "averaged_accuracy": rows[-1].averaged_accuracy if rows else None,
             "devices": [asdict(line) for line in self._devices()],
         }
         with suppress(OSError):
