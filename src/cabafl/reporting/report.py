@@ -7,13 +7,13 @@ from pathlib import Path
 from cabafl.errors import UserError
 from cabafl.files import write_atomic
 from cabafl.recording.metrics import WINDOW
-from cabafl.reporting.figures import render_figures
+from cabafl.reporting.figures import RenderedFigure, render_figures
 from cabafl.reporting.formats import latex, markdown, measures_csv, speedups_csv
 from cabafl.reporting.html import Look, page
 from cabafl.reporting.measures import Measures, measure
 from cabafl.reporting.runs import Judged, Run, by_label, judged
 from cabafl.reporting.settings import differing_settings, title_of
-from cabafl.reporting.styles import styles
+from cabafl.reporting.styles import Style, styles
 from cabafl.reporting.sweep import Sweep, sweep_csv, sweep_styles, value_figures
 from cabafl.reporting.table import Table, speedup_tables, tables
 
@@ -61,25 +61,25 @@ def build_report(
     """
     if not runs:
         raise UserError("report: no finished run given; accepted: at least one")
-    some = any(run.metrics[0].averaged_accuracy is not None for run in runs)
-    runs, by = judged(runs, by)
-    groups = by_label(runs)
+    which, (runs, _) = _judgement(runs, by), judged(runs, by)
     measures = measure(runs, targets, "method" if sweep is None else "setting")
-    all_styles = styles(list(groups)) if sweep is None else sweep_styles(sweep)
-    line_styles = {label: all_styles[label] for label in list(groups)[:MAX_CURVES]}
     main, speedups = tables(measures), speedup_tables(measures)
+    line_styles = _line_styles(runs, sweep)
     figures = [] if sweep is None else value_figures(sweep, measures)
     figures += render_figures([run for run in runs if run.label in line_styles], line_styles)
-    look = Look([*notes, *_judgement(by, some), *_caveats(runs, measures, sweep)], measures.noun, line_styles)
-    title = title or title_of(groups, "Comparison" if sweep is None else f"Sweep of {', '.join(sweep.keys)}")
-    contents = _table_files(measures, main, speedups, sweep)
-    for figure in figures:
-        contents |= {f"figures/{figure.name}.png": figure.png, f"figures/{figure.name}.svg": figure.svg}
+    look = Look([*notes, *which, *_caveats(runs, measures, sweep)], measures.noun, line_styles)
+    title = title or title_of(by_label(runs), "Comparison" if sweep is None else f"Sweep of {', '.join(sweep.keys)}")
+    contents = _table_files(measures, main, speedups, sweep) | _figure_files(figures)
     contents["report.html"] = page(runs, main, speedups, figures, title, look).encode()
-    out = Path(out)
-    _write(out, contents)
-    files = [out / name for name in contents]
+    files = _write(Path(out), contents)
     return ReportPaths(files[-1], files, [*main, *speedups] if sweep is None else main)
+
+
+def _line_styles(runs: Sequence[Run], sweep: Sweep | None) -> dict[str, Style]:
+    """The style of each curve that is shown, by label."""
+    labels = list(by_label(runs))
+    all_styles = styles(labels) if sweep is None else sweep_styles(sweep)
+    return {label: all_styles[label] for label in labels[:MAX_CURVES]}
 
 
 def _table_files(
@@ -98,14 +98,21 @@ def _table_files(
     return {name: text.encode() for name, text in texts.items()}
 
 
-def _judgement(by: Judged, some: bool) -> list[str]:
+def _judgement(runs: Sequence[Run], by: Judged | None) -> list[str]:
     """Says which models the accuracies are of, if some runs have averaged ones."""
-    if by == "averaged":
+    some = any(run.metrics[0].averaged_accuracy is not None for run in runs)
+    if judged(runs, by)[1] == "averaged":
         return [
             "Accuracies, targets and curves are those of the averaged models (run.average); “raw” is the same figure of"
             " the models that the method published."
         ]
     return ["Accuracies are those of the published models, not of their averages."] if some else []
+
+
+def _figure_files(figures: Sequence[RenderedFigure]) -> dict[str, bytes]:
+    """File name -> content of the figures."""
+    png = {f"figures/{figure.name}.png": figure.png for figure in figures}
+    return png | {f"figures/{figure.name}.svg": figure.svg for figure in figures}
 
 
 def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> list[str]:
@@ -128,10 +135,11 @@ def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> li
     return notes
 
 
-def _write(out: Path, contents: dict[str, bytes]) -> None:
+def _write(out: Path, contents: dict[str, bytes]) -> list[Path]:
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             write_atomic(out / name, content)
     except OSError as error:
         raise UserError(f"--out = {out}: cannot be written: {error.strerror or error}") from None
+    return [out / name for name in contents]
