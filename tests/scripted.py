@@ -117,6 +117,7 @@ class Settings(TypedDict, total=False):
     epochs: int
     learning_rate: float
     faults: Faults | None
+    trainable: int  # leading entries of the model; default: all
 
 
 class World:
@@ -142,7 +143,7 @@ class World:
             seed=settings.get("seed", 1),
             slots=settings["slots"],
             limits=settings["limits"],
-            trainable=initial.size,
+            trainable=settings.get("trainable", initial.size),
             epochs=settings.get("epochs", 1),
             learning_rate=settings.get("learning_rate", 0.01),
         )

@@ -62,9 +62,9 @@ def assemble(experiment: Experiment) -> SimulationParts:
     method = make_method(experiment)
     dataset, partition = make_data(experiment)
     task = make_task(experiment, dataset, partition)
-    check_fit(method, task)
     slots = slots_for(experiment, len(partition), method)
     method = settled(method, len(partition), simulated=True)
+    check_fit(method, task)
     try:
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
@@ -76,9 +76,10 @@ def assemble_server(experiment: Experiment, devices: int) -> Parts:
     """Builds the parts of a server for ``devices`` real devices; its task has test samples only."""
     method = make_method(experiment)
     slots = slots_for(experiment, devices, method)
+    method = settled(method, devices, simulated=False)
     task = make_server_task(experiment)
     check_fit(method, task)
-    return Parts(experiment, settled(method, devices, simulated=False), task, slots)
+    return Parts(experiment, method, task, slots)
 
 
 def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None], seconds: float | None) -> EngineSetup:

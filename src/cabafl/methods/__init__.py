@@ -15,6 +15,7 @@ NAMES: dict[str, str] = {
     "fedbuff": "cabafl.methods.fedbuff:FedBuff",
     "ca2fl": "cabafl.methods.ca2fl:CA2FL",
     "gitfl": "cabafl.methods.gitfl:GitFL",
+    "evenkeel": "cabafl.methods.evenkeel:EvenKeel",
 }
 
 

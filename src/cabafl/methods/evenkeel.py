@@ -1,0 +1,175 @@
+"""EvenKeel (ours): every upload moves the global model at once, on a course corrected for all other devices.
+
+An update says where its own device pulls; with unbalanced data that is not where the fleet pulls. The server therefore
+remembers the last update of every device, h_k, and their mean over the fleet, h. When device k uploads its update
+Delta_k (the trained minus the received model), with the step eta:
+
+    v = Delta_k + s (h - h_k);   w <- w + eta v;   then h_k <- Delta_k, and h with it
+
+What a device pulls every time is taken out of the step and replaced by what the whole fleet pulls; what is new counts
+in full. Every device is selected equally often, so v is right on average whatever s and h_k are: they only decide how
+much it scatters. s is the share of an update that last time's update predicts, estimated as the run goes on (`Trust`).
+
+Memory: with more devices than ``groups``, devices of similar data share one h_k, the mean of their recent updates. They
+are grouped by middle-layer activations, collected once, before the first dispatch (`groups`). Statistics of batch
+normalisation are no directions: they are mixed, (1 - eta) old + eta uploaded.
+
+Nobody waits: there are neither rounds nor buffers. A lost job changes nothing but who is next.
+"""
+
+from typing import Annotated, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from cabafl.methods.base import FeatureKind, Floats, Ints, Needs, Parameters, Server, Upload, Weights
+from cabafl.methods.cabafl.selector import SelectionCounts, draw
+from cabafl.methods.groups import grouped
+from cabafl.methods.slots import SlotMethod
+from cabafl.state import State, frozen
+
+Half = npt.NDArray[np.float16]
+LARGEST_HALF = 6e4  # of float16
+MEMORY = 0.95  # of `Trust`, per upload: about the last 20 count
+
+
+class EvenKeelParameters(Parameters):
+    """Parameters of EvenKeel; the defaults need no tuning."""
+
+    step: Literal["auto"] | Annotated[float, Field(gt=0, le=1)] = Field(
+        "auto", description="eta: auto (2 / slots, at most 1) | above 0, up to 1"
+    )
+    trust: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = Field(
+        "auto", description="s, how far a remembered update counts: auto (estimated) | 0 (not at all) to 1"
+    )
+    groups: int = Field(100, ge=1, description="updates the server remembers; larger fleets are grouped by features")
+    features: Literal["auto", "off"] | FeatureKind = Field(
+        "auto", description="what devices are grouped by: auto (activations, if they are more than groups)"
+    )
+
+    def settled(self, devices: int, simulated: bool) -> Self:
+        """Decides ``features = "auto"``: a fleet that is not larger than ``groups`` needs none."""
+        if self.features != "auto":
+            return self
+        return self.model_copy(update={"features": "activations" if devices > self.groups else "off"})
+
+
+class Trust(State):
+    """s: the share of an update that the remembered one predicts, a regression over recent uploads."""
+
+    def __init__(self) -> None:
+        self.common = 0.0  # products of remembered and new update, both without the fleet's mean
+        self.square = 0.0  # squares of the remembered one
+        self.share = 1.0
+
+    def learn(self, remembered: Floats, update: Floats) -> None:
+        """Takes in an upload; both updates are without the fleet's mean."""
+        self.common = MEMORY * self.common + float((remembered * update).sum())
+        self.square = MEMORY * self.square + float((remembered * remembered).sum())
+        if self.square > 0:
+            self.share = min(1.0, max(0.0, self.common / self.square))
+
+
+class UpdateMemory(State):
+    """h_k by group, in half precision, and their mean over all devices.
+
+    A group that has sent nothing yet counts as zero. The mean follows the rounded values, so that it stays exact.
+    """
+
+    def __init__(self, group: Ints, length: int) -> None:
+        self.group = group  # of each device
+        self.members = np.bincount(group)
+        self.seen = np.zeros(len(self.members), dtype=np.int64)  # uploads per group
+        self.updates: dict[int, Half] = {}
+        self.mean: Floats = frozen(np.zeros(length))
+
+    def of(self, device: int) -> Half | None:
+        """The remembered update of a device's group."""
+        return self.updates.get(int(self.group[device]))
+
+    def remember(self, device: int, update: Floats) -> None:
+        """Moves the memory of the device's group: to the update itself, or to the mean of its members' last ones."""
+        group = int(self.group[device])
+        self.seen[group] += 1
+        before = self.updates.get(group)
+        old = np.zeros(len(update)) if before is None else before.astype(np.float64)
+        share = 1.0 / min(self.seen[group], self.members[group])
+        after = np.clip(old + share * (update - old), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+        self.mean = frozen(self.mean + self.members[group] / len(self.group) * (after - old))
+        self.updates[group] = frozen(after)
+
+
+class EvenKeel(SlotMethod):
+    """Asynchronous; remembers what every device pulls."""
+
+    name = "evenkeel"
+    kind = "asynchronous"
+    paper = "ours (docs/evenkeel.md)"
+    Parameters = EvenKeelParameters
+    parameters: EvenKeelParameters
+
+    def needs(self) -> Needs:
+        """Features, if devices are grouped by them."""
+        kind = self.parameters.features
+        return Needs() if kind == "auto" or kind == "off" else Needs(features=kind)
+
+    def prepare(self, server: Server) -> None:
+        """Remembers nothing yet. A fleet that is to be grouped reports its features first."""
+        step = self.parameters.step
+        self.step = min(1.0, 2.0 / server.slots) if step == "auto" else step
+        self.selected = SelectionCounts(len(server.sizes))
+        self.trust = Trust()
+        if self.parameters.trust != "auto":
+            self.trust.share = self.parameters.trust
+        self.memory: UpdateMemory | None = None
+        kind = self.needs().features
+        if kind is None:
+            count = min(self.parameters.groups, len(server.sizes))
+            self.memory = UpdateMemory(np.arange(len(server.sizes)) % count, server.trainable)
+        else:
+            server.collect_features(server.initial, kind, instant=True)
+
+    def on_features(self, server: Server, features: npt.NDArray[np.float32]) -> None:
+        """Groups the devices and sends the first models."""
+        groups = grouped(features, server.sizes, self.parameters.groups)
+        server.note("groups", sizes=np.bincount(groups).tolist())
+        self.memory = UpdateMemory(groups, server.trainable)
+        self.refill(server)
+
+    def receive(self, server: Server, upload: Upload) -> None:
+        """Steers by the update and all remembered ones, then remembers it."""
+        assert self.memory is not None
+        device, trainable = upload.job.device, server.trainable
+        update = upload.weights[:trainable].astype(np.float64) - upload.job.weights[:trainable]
+        remembered, mean = self.memory.of(device), self.memory.mean
+        known = 0.0 if remembered is None else remembered.astype(np.float64)
+        share = self.trust.share
+        self.model = self._moved(update + share * (mean - known), upload.weights[trainable:])
+        if remembered is not None and self.parameters.trust == "auto":
+            self.trust.learn(known - mean, update - mean)
+        self.memory.remember(device, update)
+        server.publish(self.model, device=device, trust=share)
+
+    def _moved(self, course: Floats, buffers: Weights) -> Weights:
+        """The global model after a step."""
+        trainable = len(course)
+        return np.concatenate(
+            [
+                (self.model[:trainable] + self.step * course).astype(np.float32),
+                ((1.0 - self.step) * self.model[trainable:] + self.step * buffers).astype(np.float32),
+            ]
+        )
+
+    def send(self, server: Server, device: int) -> None:
+        """Dispatches the newest model and counts the selection."""
+        self.selected.add(device)
+        super().send(server, device)
+
+    def refill(self, server: Server, without: int | None = None) -> None:
+        """Fills the free slots with the devices that were selected least, ``without`` only if no other is idle."""
+        if self.memory is None:
+            return  # the features are not here yet
+        while len(self.in_flight) < server.slots and len(server.idle):
+            left_out = without if len(server.idle) > 1 else None
+            self.send(server, draw(self.selected.least_selected(server.idle, left_out), server.random("select")))
