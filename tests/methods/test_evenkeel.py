@@ -133,6 +133,21 @@ def test_every_device_is_selected_equally_often(tmp_path: Path) -> None:
     assert max(sent.values()) - min(sent.values()) <= 2
 
 
+def test_a_run_with_a_number_of_jobs_ends() -> None:
+    world = World(
+        EvenKeel(EvenKeelParameters(features="off")),
+        fleet([1.0, 1.5, 2.0]),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=2,
+        limits=Limits(seconds=None, max_dispatches=5),
+    ).run()
+    assert len(world.dispatches) == len(world.published) == 5
+    method = world.engine.method
+    assert isinstance(method, EvenKeel)
+    assert method.selected.total == 5
+
+
 def test_groups_share_a_memory_that_is_the_mean_of_their_members() -> None:
     memory = UpdateMemory(np.array([0, 1, 0]), 1)
     memory.remember(0, np.array([2.0]))

@@ -1,6 +1,6 @@
-"""Peak memory of the server: CaBaFL without training, in a new process per point.
+"""Peak memory of the server: CaBaFL and EvenKeel without training, in a new process per point.
 
-``python -m cabafl.bench.memory DEVICES FEATURES SLOTS WEIGHTS`` measures one point.
+``python -m cabafl.bench.memory DEVICES FEATURES SLOTS WEIGHTS GROUPS`` measures one point.
 """
 
 import json
@@ -17,7 +17,9 @@ from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.virtual import VirtualEngine
 from cabafl.fleet import Fleet, gaussian_fleet
+from cabafl.methods.base import Method
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
+from cabafl.methods.evenkeel import EvenKeel, EvenKeelParameters
 from cabafl.rng import rng
 
 MODELS = 2.5  # models the server may hold, as a multiple of K
@@ -27,17 +29,31 @@ SLACK = 4 * MEGABYTE  # for the interpreter and the allocator
 
 
 class Point(NamedTuple):
-    """The sizes of one measurement: devices N, feature length d, slots K, numbers per model."""
+    """The sizes of one measurement: devices N, feature length d, slots K, numbers per model, and for EvenKeel the
+    number of updates it remembers (0: CaBaFL)."""
 
     devices: int
     width: int
     slots: int
     weights: int
+    groups: int = 0
 
     @property
     def models(self) -> float:
-        """Bytes allowed for models."""
-        return MODELS * self.slots * 4 * self.weights
+        """Bytes allowed for models, and for updates that are remembered in half precision."""
+        return (MODELS * self.slots * 4 + 2 * self.groups) * self.weights
+
+    @property
+    def method(self) -> Method:
+        """The method that runs."""
+        if self.groups:
+            return EvenKeel(EvenKeelParameters(groups=self.groups).settled(self.devices, simulated=True))
+        return CaBaFL(CaBaFLParameters(k=5, m=self.slots, feature_latency="instant"))
+
+    @property
+    def dispatches(self) -> int:
+        """Enough for a second collection of CaBaFL, or for every group of EvenKeel to be remembered."""
+        return 3 * self.groups or 8 * self.slots
 
     @property
     def features(self) -> float:
@@ -52,6 +68,7 @@ POINTS = [
     Point(10_000, 512, 10, 62_006),
     Point(100_000, 512, 10, 62_006),
     Point(1_000_000, 64, 10, 62_006),
+    Point(10_000, 512, 10, 11_000_000, groups=100),
 ]
 
 
@@ -77,24 +94,23 @@ def run(point: Point) -> dict[str, int]:
 
 
 def simulate(point: Point, devices: Fleet) -> int:
-    """Runs CaBaFL up to a second feature collection at least; returns the number of uploads."""
+    """Runs the method as long as its memory can grow; returns the number of uploads."""
     initial = np.zeros(point.weights, dtype=np.float32)
     chunks = [range(i, min(i + CHUNK, point.devices)) for i in range(0, point.devices, CHUNK)]
     executor = no_training(chunks, point.width, copy=True)
-    parameters = CaBaFLParameters(k=5, m=point.slots, feature_latency="instant")
     setup = EngineSetup(
-        method=CaBaFL(parameters),
+        method=point.method,
         executor=executor,
         initial=initial,
         emit=lambda event: None,
         seed=1,
         slots=point.slots,
-        limits=Limits(seconds=None, max_dispatches=8 * point.slots, evaluate_versions=NEVER),
+        limits=Limits(seconds=None, max_dispatches=point.dispatches, evaluate_versions=NEVER),
         trainable=point.weights,
     )
     engine = VirtualEngine(setup, devices)
     engine.run()
-    assert engine.ledger.feature_downloads >= 2 * point.devices, "features must be collected at least twice"
+    assert engine.ledger.feature_downloads >= (1 if point.groups else 2) * point.devices, "features must be collected"
     return engine.ledger.uploads
 
 
@@ -117,10 +133,11 @@ def measure(points: list[Point] | None = None) -> BenchSection:
         "Memory of the server",
         [BenchTable("Peak beyond the interpreter and its imports", _HEADINGS, [_row(figure) for figure in figures])],
         [
-            "CaBaFL in the engine, jobs that return a copy of their weights at once, two feature collections. Peak "
-            "resident memory (VmHWM) beyond that in use before the engine is built; a new process per point.",
-            f"Allowed: {MODELS} K models + N x d float32 + the arrays that describe the devices + "
-            f"{SLACK / MEGABYTE:.0f} MB for the interpreter.",
+            "CaBaFL (two feature collections) or EvenKeel (remembered updates: its groups) in the engine, jobs that "
+            "return a copy of their weights at once. Peak resident memory (VmHWM) beyond that in use before the engine "
+            "is built; a new process per point.",
+            f"Allowed: {MODELS} K models + 2 bytes per number of a remembered update + N x d float32 + the arrays that "
+            f"describe the devices + {SLACK / MEGABYTE:.0f} MB for the interpreter.",
             *([] if available() else ["Not measured: this system has no /proc."]),
         ],
         {"points": figures},
@@ -128,7 +145,16 @@ def measure(points: list[Point] | None = None) -> BenchSection:
     )
 
 
-_HEADINGS = ("devices N", "feature length d", "slots K", "numbers per model", "peak MB", "allowed MB", "fraction")
+_HEADINGS = (
+    "devices N",
+    "feature length d",
+    "slots K",
+    "numbers per model",
+    "remembered updates",
+    "peak MB",
+    "allowed MB",
+    "fraction",
+)
 
 
 def _data(point: Point) -> int:
@@ -148,4 +174,4 @@ def _row(figure: dict[str, Any]) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(run(Point(*map(int, sys.argv[1:5])))))
+    sys.stdout.write(json.dumps(run(Point(*map(int, sys.argv[1:6])))))

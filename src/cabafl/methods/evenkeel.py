@@ -162,14 +162,15 @@ class EvenKeel(SlotMethod):
         )
 
     def send(self, server: Server, device: int) -> None:
-        """Dispatches the newest model and counts the selection."""
-        self.selected.add(device)
+        """Dispatches the newest model and counts the selection; neither once the run sends no more jobs."""
         super().send(server, device)
+        if device not in server.idle:
+            self.selected.add(device)
 
     def refill(self, server: Server, without: int | None = None) -> None:
         """Fills the free slots with the devices that were selected least, ``without`` only if no other is idle."""
         if self.memory is None:
             return  # the features are not here yet
-        while len(self.in_flight) < server.slots and len(server.idle):
+        for _ in range(min(server.slots - len(self.in_flight), len(server.idle))):
             left_out = without if len(server.idle) > 1 else None
             self.send(server, draw(self.selected.least_selected(server.idle, left_out), server.random("select")))
