@@ -8,7 +8,19 @@ from zlib import crc32
 T = TypeVar("T")
 
 # From the palettes of Okabe and Ito and of Paul Tol, which colour-blind readers can distinguish.
-COLOURS = ("#D55E00", "#000000", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#999933", "#7F7F7F")
+COLOURS = (
+    "#D55E00",
+    "#000000",
+    "#0072B2",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#E69F00",
+    "#882255",
+    "#999933",
+    "#7F7F7F",
+    "#332288",
+)
 DASHES = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2), (9, 3), (4, 1.5, 1.5, 1.5, 1.5, 1.5))  # in line widths
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 
@@ -36,6 +48,7 @@ KNOWN = {
     "fedbuff": _style(6, 4, 7),
     "ca2fl": _style(7, 3, 8),
     "gitfl": _style(8, 5, 9),
+    "evenkeel": _style(10, 0, 9),
     "conf1": _style(2, 1, 3),
     "conf2": _style(3, 2, 4),
     "conf3": _style(1, 3, 1),
