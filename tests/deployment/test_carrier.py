@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cabafl.deployment import wire
-from cabafl.deployment.folder.layout import SERVER
+from cabafl.deployment.folder.layout import DEVICE_USER, SERVER
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Trained
 from cabafl.deployment.mqtt import carrier as module
@@ -22,6 +22,7 @@ from cabafl.deployment.mqtt.link import (
     Account,
     down_topic,
     here_topic,
+    sender_of,
     up_topic,
 )
 from cabafl.deployment.server.carrier import Delivery, RunOnFleet
@@ -97,6 +98,19 @@ def read(packets: list[bytes], kind: str, length: int = 0) -> wire.WireRecord:
 
 
 # To devices
+
+
+@pytest.mark.parametrize("device", [0, 7, 999, 1000, 9_999_999])
+def test_a_topic_names_its_device(device: int) -> None:
+    assert sender_of(up_topic(device)) == (device, "up")
+    assert sender_of(here_topic(device)) == (device, "here")
+    assert sender_of(down_topic(device)) is None, "only the server writes there"
+    assert up_topic(device) == f"fleet/{DEVICE_USER.format(device)}/up"
+
+
+@pytest.mark.parametrize("name", ["device-7", "device-0007", "device-0999", "device-00001000", "device-٠٠٧", "server"])
+def test_a_name_that_no_certificate_has_is_no_device(name: str) -> None:
+    assert sender_of(f"fleet/{name}/up") is None
 
 
 def test_a_connection_announces_the_run_for_devices_that_come_later(bench: Bench) -> None:

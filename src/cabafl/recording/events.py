@@ -22,8 +22,8 @@ class _LastTime:
         self.text = ""
 
     def of(self, time: float) -> str:
-        """Formats another time."""
-        self.time, self.text = time, repr(time)
+        """Formats another time, as JSON does: the repr of a NumPy float is not a number."""
+        self.time, self.text = time, float.__repr__(time) if isinstance(time, float) else repr(time)
         return self.text
 
 
