@@ -22,8 +22,8 @@ class _LastTime:
         self.text = ""
 
     def of(self, time: float) -> str:
-        """Formats another time, as JSON does: the repr of a NumPy float is not a number."""
-        self.time, self.text = time, float.__repr__(time) if isinstance(time, float) else repr(time)
+        """Formats another time; one that is not a plain float, such as NumPy's, by the encoder."""
+        self.time, self.text = time, repr(time) if type(time) is float else _ENCODER.encode(time)
         return self.text
 
 
