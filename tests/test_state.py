@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cabafl.engine.median import VotedMedian
+from cabafl.engine.defence import VotedMedian
 from cabafl.methods.base import Floats
 from cabafl.state import Decoder, Encoder, State, frozen
 

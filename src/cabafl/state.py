@@ -31,6 +31,11 @@ def frozen(values: Array) -> Array:
     return values
 
 
+def raw(array: npt.NDArray[Any]) -> memoryview:
+    """The bytes of an array; shared, not copied, if the array is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
 class State:
     """Base of classes whose instances can be stored: their attributes are their whole state.
 

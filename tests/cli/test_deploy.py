@@ -51,8 +51,7 @@ FOUND = {
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
-    monkeypatch.setattr("cabafl.deployment.server.operator.CHECK_INTERVAL", 0.0)
+def fleet(tmp_path: Path) -> FleetFolder:
     made = make_fleet(tmp_path / "fleet", FleetSettings(ip=("192.0.2.7",)), 2)
     made.state.mkdir(exist_ok=True)
     return made

@@ -99,7 +99,7 @@ def fleet_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetRun:
     """A fleet of four devices in this process; the server looks for commands in every step."""
     made = FleetRun(tmp_path)
     monkeypatch.setattr(carrier, "Link", made.broker.link)
-    monkeypatch.setattr("cabafl.deployment.server.operator.CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("cabafl.deployment.server.driver.CHECK_INTERVAL", 0.0)
     return made
 
 

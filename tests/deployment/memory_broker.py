@@ -20,13 +20,12 @@ from cabafl.deployment.device.session import (
     Session,
     Train,
 )
-from cabafl.deployment.folder.layout import Device
+from cabafl.deployment.folder.layout import SERVER, Device
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import TrainingJob
-from cabafl.deployment.mqtt import topics
 from cabafl.deployment.mqtt.carrier import MqttCarrier
-from cabafl.deployment.mqtt.link import Account, Connected, Credentials, Disconnected, Incoming, Packet, Will
+from cabafl.deployment.mqtt.link import RUN_TOPIC, Account, Connected, Credentials, Disconnected, Incoming, Packet, Will
 from cabafl.deployment.server.carrier import RunOnFleet
 
 NOWHERE = Credentials(Path("ca"), Path("certificate"), Path("key"))
@@ -185,8 +184,8 @@ class MemoryDevice:
         self.complaints: list[str] = []
         broker.devices.append(self)
         self.act(self.session.connected(broker.packet_limit))
-        if topics.RUN in broker.retained:
-            self.take(topics.RUN, broker.retained[topics.RUN])
+        if RUN_TOPIC in broker.retained:
+            self.take(RUN_TOPIC, broker.retained[RUN_TOPIC])
 
     def take(self, topic: str, payload: bytes) -> None:
         """A message of the server."""
@@ -242,5 +241,5 @@ class MemoryFleet:
 
     def open(self, run: RunOnFleet, log: Log) -> MqttCarrier:
         """Connects to the broker of this process."""
-        self.carriers.append(MqttCarrier(Account("here", 1, topics.SERVER, NOWHERE), run, log))
+        self.carriers.append(MqttCarrier(Account("here", 1, SERVER, NOWHERE), run, log))
         return self.carriers[-1]

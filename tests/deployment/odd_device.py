@@ -23,8 +23,8 @@ from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import TrainingJob, TrainingReply
-from cabafl.deployment.mqtt import topics
 from cabafl.deployment.mqtt.fleet import device_account
+from cabafl.deployment.mqtt.link import up_topic
 
 HOWS = {
     "honest": "like any other device",
@@ -81,7 +81,7 @@ class OddLoop(DeviceLoop):
             self._send(each.topic, each.payload, each.retain, expires)
 
     def _twisted(self, action: Publish) -> list[Publish]:
-        upload = action.topic == topics.up(self.session.device)
+        upload = action.topic == up_topic(self.session.device)
         if self.how == "version":
             return [replace(action, payload=with_version(action.payload, wire.PROTOCOL + 1))]
         if self.how == "flood" and not upload:

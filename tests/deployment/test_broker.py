@@ -36,9 +36,9 @@ from cabafl.deployment.messages import (
     TrainingJob,
     TrainingReply,
 )
-from cabafl.deployment.mqtt import topics
 from cabafl.deployment.mqtt.carrier import MqttCarrier
 from cabafl.deployment.mqtt.fleet import device_account, server_account
+from cabafl.deployment.mqtt.link import MODEL_TOPICS, RUN_TOPIC, here_topic, up_topic
 from cabafl.deployment.server.carrier import RunOnFleet
 from cabafl.methods.base import Job, Weights
 from cabafl.processes.children import Children
@@ -185,33 +185,33 @@ def test_what_is_not_a_message_is_refused_and_the_next_one_counts(fleet: FleetFo
         good = upload("malformed", 5, model())
         server.send(job(5, 0))
         for bad in damaged(good):
-            assert device.publish(topics.up(0), bad) == OK
+            assert device.publish(up_topic(0), bad) == OK
             assert server.wait(Nonsense, 0).text
-        assert device.publish(topics.up(0), good) == OK
+        assert device.publish(up_topic(0), good) == OK
         assert server.wait(Trained, 0).job == 5
 
 
 def test_another_version_is_refused_on_both_sides(fleet: FleetFolder) -> None:
     with office(fleet, "version") as server, clients(fleet, 0) as [device]:
         [here] = wire.encode("here", {"run": "version", "process": "p", "samples": 3, "declined": ""})
-        assert device.publish(topics.here(0), with_version(here, 9), retain=True) == OK
+        assert device.publish(here_topic(0), with_version(here, 9), retain=True) == OK
         assert server.wait(Declined, 0).text == "protocol version 9; accepted: 1 (upgrade the older side)"
-        assert device.publish(topics.up(0), with_version(upload("version", 1, model()), 9)) == OK
+        assert device.publish(up_topic(0), with_version(upload("version", 1, model()), 9)) == OK
         assert "protocol version 9" in server.wait(Nonsense, 0).text
-        assert device.publish(topics.here(0), b"", retain=True) == OK
+        assert device.publish(here_topic(0), b"", retain=True) == OK
     with clients(fleet, None) as [server_client], residents(fleet, 1) as [resident]:
-        server_client.subscribe(topics.here(1))
+        server_client.subscribe(here_topic(1))
         [greeting] = wire.encode("greeting", {"run": "x", "greeting": "{}"})
-        assert server_client.publish(topics.RUN, with_version(greeting, 9), retain=True) == OK
+        assert server_client.publish(RUN_TOPIC, with_version(greeting, 9), retain=True) == OK
         until("a complaint", lambda: "the server speaks protocol version 9" in resident.log.getvalue())
         until("a word to the server", lambda: b"another version" in server_client.receive()[1])
-        assert server_client.publish(topics.RUN, b"", retain=True) == OK
+        assert server_client.publish(RUN_TOPIC, b"", retain=True) == OK
 
 
 def test_what_belongs_to_another_run_is_ignored(fleet: FleetFolder) -> None:
     with office(fleet, "this") as server, clients(fleet, 0) as [device]:
         for run, number in (("that", 1), ("this", 2)):
-            assert device.publish(topics.up(0), upload(run, number, model()[:10])) == OK
+            assert device.publish(up_topic(0), upload(run, number, model()[:10])) == OK
         assert server.wait(JobFailed, 0).job == 2  # the first of which anything is heard
 
 
@@ -237,7 +237,7 @@ def test_a_model_for_several_devices_is_published_once(fleet: FleetFolder) -> No
         residents(fleet, 0, 1, 2) as devices,
         office(fleet, "shared", weights) as server,
     ):
-        spy.subscribe(f"{topics.MODELS}/#")
+        spy.subscribe(f"{MODEL_TOPICS}/#")
         for number in range(3):
             server.wait(Here, number)
         shared = model(weights)
@@ -273,7 +273,7 @@ def test_a_device_that_loses_its_connection_in_the_middle_of_a_shared_model(flee
         lost: list[str] = []
 
         def lose(topic: str, payload: bytes) -> list[Action]:
-            if not topic.startswith(topics.MODELS) or devices[0].loop.link.connection > 1:
+            if not topic.startswith(MODEL_TOPICS) or devices[0].loop.link.connection > 1:
                 return take(topic, payload)
             lost.append(topic)
             if len(lost) == 2:

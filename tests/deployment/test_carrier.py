@@ -7,13 +7,24 @@ import numpy as np
 import pytest
 
 from cabafl.deployment import wire
+from cabafl.deployment.folder.layout import DEVICE_USER, SERVER
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Trained
 from cabafl.deployment.mqtt import carrier as module
-from cabafl.deployment.mqtt import topics
 from cabafl.deployment.mqtt.carrier import SETTLE_TIME, SHARE_FROM, MqttCarrier
 from cabafl.deployment.mqtt.flood import MOST_MESSAGES, MUTE_TIME
-from cabafl.deployment.mqtt.link import Account
+from cabafl.deployment.mqtt.link import (
+    EVERY_HERE,
+    EVERY_UP,
+    MODEL_TOPICS,
+    QUERY_TOPIC,
+    RUN_TOPIC,
+    Account,
+    down_topic,
+    here_topic,
+    sender_of,
+    up_topic,
+)
 from cabafl.deployment.server.carrier import Delivery, RunOnFleet
 from cabafl.errors import RunStopped
 from cabafl.methods.base import Job, Weights
@@ -38,7 +49,7 @@ class Bench:
     def connect(self) -> None:
         """A new process."""
         run = RunOnFleet("run", "the greeting", self.weights, lambda kind: WIDTH, 60.0)
-        account = Account("here", 1, topics.SERVER, NOWHERE)
+        account = Account("here", 1, SERVER, NOWHERE)
         self.carrier = MqttCarrier(account, run, Log(file=self.lines), clock=lambda: self.now)
         link = self.carrier.link
         assert isinstance(link, MemoryLink)
@@ -57,7 +68,7 @@ class Bench:
 
     def says(self, kind: str, vector: Weights = MODEL[:0], device: int = 3, piece: int = 1 << 30, **more: Any) -> None:
         """A device publishes a message."""
-        topic = topics.here(device) if kind in ("here", "gone") else topics.up(device)
+        topic = here_topic(device) if kind in ("here", "gone") else up_topic(device)
         values = more if kind == "gone" else {"run": "run", **more}
         for packet in wire.encode(kind, values, vector, piece):
             self.broker.publish(topic, packet, retain=topic.endswith("here"))
@@ -68,7 +79,7 @@ class Bench:
 
     @property
     def unconfirmed(self) -> int:
-        return len(self.broker.clients[topics.SERVER].unconfirmed)
+        return len(self.broker.clients[SERVER].unconfirmed)
 
 
 @pytest.fixture
@@ -89,31 +100,44 @@ def read(packets: list[bytes], kind: str, length: int = 0) -> wire.WireRecord:
 # To devices
 
 
+@pytest.mark.parametrize("device", [0, 7, 999, 1000, 9_999_999])
+def test_a_topic_names_its_device(device: int) -> None:
+    assert sender_of(up_topic(device)) == (device, "up")
+    assert sender_of(here_topic(device)) == (device, "here")
+    assert sender_of(down_topic(device)) is None, "only the server writes there"
+    assert up_topic(device) == f"fleet/{DEVICE_USER.format(device)}/up"
+
+
+@pytest.mark.parametrize("name", ["device-7", "device-0007", "device-0999", "device-00001000", "device-٠٠٧", "server"])
+def test_a_name_that_no_certificate_has_is_no_device(name: str) -> None:
+    assert sender_of(f"fleet/{name}/up") is None
+
+
 def test_a_connection_announces_the_run_for_devices_that_come_later(bench: Bench) -> None:
-    record = read([bench.broker.retained[topics.RUN]], "greeting")
+    record = read([bench.broker.retained[RUN_TOPIC]], "greeting")
     assert record.values == {"run": "run", "greeting": "the greeting"}
-    assert bench.link.client.patterns == [topics.RUN, topics.EVERY_HERE, topics.EVERY_UP]
+    assert bench.link.client.patterns == [RUN_TOPIC, EVERY_HERE, EVERY_UP]
     bench.carrier.close(finished=False)
-    assert topics.RUN in bench.broker.retained
+    assert RUN_TOPIC in bench.broker.retained
     bench.carrier.close(finished=True)
-    assert topics.RUN not in bench.broker.retained
+    assert RUN_TOPIC not in bench.broker.retained
 
 
 def test_a_model_of_several_jobs_is_published_once_and_removed_with_the_last(bench: Bench) -> None:
     other = MODEL + 1
     bench.carrier.send([job(1, 1), job(2, 2), job(3, 3, other), job(4, 4)])
-    shared = [sent for sent in bench.broker.sent if sent.topic.startswith(topics.MODELS)]
+    shared = [sent for sent in bench.broker.sent if sent.topic.startswith(MODEL_TOPICS)]
     assert [(sent.retain, sent.expires) for sent in shared] == [(True, 60.0)]
     np.testing.assert_array_equal(read([shared[0].payload], "model", SIZE).vector, MODEL)
     for number in (1, 2, 4):
-        [packet] = bench.broker.payloads(topics.down(number))
+        [packet] = bench.broker.payloads(down_topic(number))
         assert read([packet], "job", SIZE).text("model") == shared[0].topic.removesuffix("/0")
         assert len(packet) < 1000
-    alone = read(bench.broker.payloads(topics.down(3)), "job", SIZE)
+    alone = read(bench.broker.payloads(down_topic(3)), "job", SIZE)
     assert alone.text("model") == ""
     np.testing.assert_array_equal(alone.vector, other)
     bench.carrier.send([job(5, 5), job(6, 6)])
-    assert sum(sent.topic.startswith(topics.MODELS) for sent in bench.broker.sent) == 1, "still the same"
+    assert sum(sent.topic.startswith(MODEL_TOPICS) for sent in bench.broker.sent) == 1, "still the same"
     bench.carrier.tidy({6})
     assert shared[0].topic in bench.broker.retained
     bench.carrier.tidy(set())
@@ -135,22 +159,22 @@ def test_a_broker_that_lost_its_memory_gets_greeting_and_models_again(bench: Ben
 def test_small_models_travel_inside_their_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, weights=100)
     bench.carrier.send([job(1, 1, MODEL[:100]), job(2, 2, MODEL[:100])])
-    assert {sent.topic for sent in bench.broker.sent} == {topics.down(1), topics.down(2)}
+    assert {sent.topic for sent in bench.broker.sent} == {down_topic(1), down_topic(2)}
 
 
 def test_messages_are_cut_to_the_limit_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, packet_limit=100_000)
     bench.carrier.send([job(1, 1)])
-    packets = bench.broker.payloads(topics.down(1))
+    packets = bench.broker.payloads(down_topic(1))
     assert len(packets) == 3
     assert all(len(packet) < 100_000 for packet in packets)
     np.testing.assert_array_equal(read(packets, "job", SIZE).vector, MODEL)
     shared = MODEL + 1
     bench.carrier.send([job(2, 1, shared), job(3, 2, shared)])
-    pieces = [topic for topic in bench.broker.retained if topic.startswith(topics.MODELS)]
+    pieces = [topic for topic in bench.broker.retained if topic.startswith(MODEL_TOPICS)]
     assert [topic.rpartition("/")[2] for topic in pieces] == ["0", "1", "2"], "a topic keeps one message"
     bench.carrier.tidy(set())
-    assert not [topic for topic in bench.broker.retained if topic.startswith(topics.MODELS)]
+    assert not [topic for topic in bench.broker.retained if topic.startswith(MODEL_TOPICS)]
     bench.trained(1, piece=50_000)  # in pieces too; nobody has this job any more
     assert all(isinstance(news, Nonsense) for news in bench.news())
 
@@ -160,9 +184,9 @@ def test_cancellations_recalls_and_questions_expire(bench: Bench) -> None:
     bench.carrier.recall(job(9, 3))
     bench.carrier.ask(77, MODEL, "labels", 12.5)
     assert [(sent.topic, sent.retain, sent.expires) for sent in bench.broker.sent] == [
-        (topics.down(3), False, 60.0),
-        (topics.down(3), False, 60.0),
-        (topics.QUERY, False, 12.5),
+        (down_topic(3), False, 60.0),
+        (down_topic(3), False, 60.0),
+        (QUERY_TOPIC, False, 12.5),
     ]
     assert read([bench.broker.sent[0].payload], "cancel").count("job") == 8
     assert read([bench.broker.sent[1].payload], "recall").count("job") == 9
@@ -180,20 +204,20 @@ def test_presence(bench: Bench) -> None:
     bench.says("here", process="p", samples=10, declined="")
     bench.says("here", process="p", samples=10, declined="not now", device=4)
     bench.says("gone", process="p", device=5)
-    bench.broker.publish(topics.here(6), b"", retain=True)
+    bench.broker.publish(here_topic(6), b"", retain=True)
     assert bench.news() == [Here(3, "p", 10), Declined(4, "not now"), Gone(5, "p"), Gone(6)]
 
 
 def test_presence_of_another_run_version_or_shape(bench: Bench) -> None:
     [packet] = wire.encode("here", {"run": "other", "process": "p", "samples": 1, "declined": ""})
-    bench.broker.publish(topics.here(3), packet)
+    bench.broker.publish(here_topic(3), packet)
     assert bench.news() == []
     assert bench.unconfirmed == 0, "what means nothing is confirmed at once"
-    bench.broker.publish(topics.here(3), packet[:4] + b"\x02" + packet[5:])
+    bench.broker.publish(here_topic(3), packet[:4] + b"\x02" + packet[5:])
     assert bench.news() == [Declined(3, "protocol version 2; accepted: 1 (upgrade the older side)")]
     for piece in wire.encode("gone", {"process": "p" * 100}, piece=50)[:1]:
-        bench.broker.publish(topics.here(3), piece)
-    bench.broker.publish(topics.here(3), b"nonsense")
+        bench.broker.publish(here_topic(3), piece)
+    bench.broker.publish(here_topic(3), b"nonsense")
     assert bench.news() == [Nonsense(3, "its presence comes in pieces"), Nonsense(3, "not a CaBaFL message")]
     bench.says("here", process="p" * 500, samples=1, declined="")
     bench.says("here", process="p", samples=1, declined="x" * 5000)
@@ -258,13 +282,13 @@ def test_only_a_device_with_a_job_may_send_something_large(bench: Bench) -> None
 def test_pieces_that_do_not_fit_together_end_nothing(bench: Bench, packets: list[tuple[int, int]]) -> None:
     head = wire._HEAD
     for index, count in packets:
-        bench.broker.publish(topics.up(3), head.pack(b"CBFL", 1, index, count, 2, bytes(16)) + b"x")
+        bench.broker.publish(up_topic(3), head.pack(b"CBFL", 1, index, count, 2, bytes(16)) + b"x")
     assert all(isinstance(news, Nonsense) for news in bench.news())
 
 
 def test_messages_of_another_run_or_topic_are_ignored(bench: Bench) -> None:
     [packet] = wire.encode("failed", {"run": "other", "job": 1, "reason": "crash", "text": ""})
-    bench.broker.publish(topics.up(3), packet)
+    bench.broker.publish(up_topic(3), packet)
     for topic in ("fleet/device-3/up", "fleet/device-0003/up", "fleet/server/up", "fleet/x/here"):
         bench.broker.publish(topic, packet)
     assert bench.news() == []
@@ -277,7 +301,7 @@ def test_a_message_comes_again_until_it_is_confirmed(bench: Bench) -> None:
     assert len(bench.deliveries()) == 1
     assert bench.unconfirmed == 1
     bench.carrier.close(finished=False)
-    bench.carrier = MqttCarrier(Account("here", 1, topics.SERVER, NOWHERE), bench.carrier.run, Log(file=bench.lines))
+    bench.carrier = MqttCarrier(Account("here", 1, SERVER, NOWHERE), bench.carrier.run, Log(file=bench.lines))
     bench.carrier.expect([job(1, 3)])
     again = bench.deliveries()
     assert [type(delivery.news) for delivery in again] == [Trained]
@@ -320,11 +344,11 @@ def greeting(run: str) -> bytes:
 
 def test_of_two_servers_on_the_same_fleet_the_one_that_came_last_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch)
-    bench.broker.publish(topics.RUN, greeting("earlier"), retain=True)
+    bench.broker.publish(RUN_TOPIC, greeting("earlier"), retain=True)
     assert bench.news() == [], "an interrupted run may have left it"
     bench.link.break_off()
     bench.news()
-    bench.broker.retained[topics.RUN] = greeting("earlier")
+    bench.broker.retained[RUN_TOPIC] = greeting("earlier")
     bench.link.open()
     with pytest.raises(RunStopped, match="another server has started a run on this fleet"):
         bench.deliveries()
@@ -336,7 +360,7 @@ def test_the_server_that_was_there_first_goes_on(bench: Bench) -> None:
     for run in (greeting("later"), b"", greeting("run"), b"nonsense"):
         bench.link.break_off()
         bench.news()
-        bench.broker.retained[topics.RUN] = run
+        bench.broker.retained[RUN_TOPIC] = run
         bench.link.open()
         bench.news()
         assert bench.news() == []

@@ -47,7 +47,6 @@ def server(state: Path) -> Iterator[CommandBox]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cabafl.deployment.server.operator.CHECK_INTERVAL", 0.0)
     monkeypatch.setattr("cabafl.deployment.server.operator.ANSWER_TIMEOUT", 2.0)
 
 
@@ -120,12 +119,10 @@ def test_without_a_folder_there_are_no_commands(tmp_path: Path) -> None:
     box.close()
 
 
-def test_the_server_looks_every_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cabafl.deployment.server.operator.CHECK_INTERVAL", 60.0)
+def test_a_command_that_comes_too_late_is_refused(tmp_path: Path) -> None:
     box = CommandBox(tmp_path)
     box.take()
     (tmp_path / "1.command.json").write_text(json.dumps({"kind": "stop", "values": {}}))
-    assert box.take() == []
     box.close()
     answer = json.loads((tmp_path / "1.answer.json").read_text())
     assert answer == {"ok": False, "text": "stop: the server has ended"}

@@ -10,8 +10,8 @@ pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cab
 from cabafl.deployment.broker import find_mosquitto, start_broker
 from cabafl.deployment.folder.layout import FleetFolder
 from cabafl.deployment.messages import Declined, Gone, Nonsense
-from cabafl.deployment.mqtt import topics
 from cabafl.deployment.mqtt.flood import MOST_MESSAGES
+from cabafl.deployment.mqtt.link import here_topic, up_topic
 from cabafl.processes.children import Children
 from tests.deployment.raw_mqtt import OK, certificate_of, clients, local_fleet, publish_packet, raw, tls, user_property
 from tests.deployment.test_broker import office
@@ -29,7 +29,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetFolder]:
         yield made
 
 
-@pytest.mark.parametrize(("topic", "retain"), [(topics.up(0), False), (topics.here(0), True)])
+@pytest.mark.parametrize(("topic", "retain"), [(up_topic(0), False), (here_topic(0), True)])
 def test_a_message_that_need_not_be_acknowledged_does_not_disconnect_the_server(
     fleet: FleetFolder, topic: str, retain: bool
 ) -> None:
@@ -38,7 +38,7 @@ def test_a_message_that_need_not_be_acknowledged_does_not_disconnect_the_server(
             sock.sendall(publish_packet(topic, b"x", qos=0, retain=retain))
         with clients(fleet, 1) as [other]:
             for _ in range(5):
-                assert other.publish(topics.here(1), b"") == OK
+                assert other.publish(here_topic(1), b"") == OK
                 server.wait(Gone, 1)
         assert server.carrier.connections == 1
         assert not any(news.device == 0 for news in server.news)
@@ -47,20 +47,20 @@ def test_a_message_that_need_not_be_acknowledged_does_not_disconnect_the_server(
 def test_properties_that_the_library_refuses_do_not_disconnect_the_server(fleet: FleetFolder) -> None:
     with office(fleet, "properties") as server, raw(fleet, tls(fleet, certificate_of(fleet, 0))) as sock:
         for value in ("\ufeff", "x" * 60):
-            sock.sendall(publish_packet(topics.up(0), b"x", properties=user_property(value)))
+            sock.sendall(publish_packet(up_topic(0), b"x", properties=user_property(value)))
             assert server.wait(Nonsense, 0).text == "not a CaBaFL message"
         assert server.carrier.connections == 1
 
 
 def test_a_flood_does_not_keep_others_from_being_heard(fleet: FleetFolder) -> None:
     with office(fleet, "flood") as server, raw(fleet, tls(fleet, certificate_of(fleet, 0))) as sock:
-        sock.sendall(publish_packet(topics.up(0), b"x") * (2 * MOST_MESSAGES))
+        sock.sendall(publish_packet(up_topic(0), b"x") * (2 * MOST_MESSAGES))
         assert "floods the broker" in server.wait(Declined, 0).text
         heard = sum(news.device == 0 for news in server.news)
         with clients(fleet, 1) as [other]:
             for _ in range(5):
-                sock.sendall(publish_packet(topics.up(0), b"x") * 100)
-                assert other.publish(topics.here(1), b"") == OK
+                sock.sendall(publish_packet(up_topic(0), b"x") * 100)
+                assert other.publish(here_topic(1), b"") == OK
                 server.wait(Gone, 1)
         assert heard <= 2 * MOST_MESSAGES
         assert sum(news.device == 0 for news in server.news) == heard, "not a word of it any more"

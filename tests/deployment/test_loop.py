@@ -19,14 +19,13 @@ from cabafl.deployment.device.terms import AgainstTerms
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
-from cabafl.deployment.mqtt import topics
-from cabafl.deployment.mqtt.link import Account
+from cabafl.deployment.mqtt.link import MODEL_TOPICS, QUERY_TOPIC, RUN_TOPIC, Account, down_topic, here_topic, up_topic
 from cabafl.errors import UserError
 from cabafl.methods.base import PLAIN, Weights
 from tests.deployment.memory_broker import NOWHERE, MemoryBroker, MemoryLink
 
 WEIGHTS: Weights = np.arange(6, dtype=np.float32)
-HERE, UP, DOWN = topics.here(3), topics.up(3), topics.down(3)
+HERE, UP, DOWN = here_topic(3), up_topic(3), down_topic(3)
 LENGTHS = {"here": 0, "gone": 0, "trained": 6, "failed": 0, "features": 2, "refused": 0}
 EXPERIMENT = load_experiment(None, ["data.dataset=synthetic", "model.name=mlp", "data.devices=4"])
 GREETING = Greeting.of(EXPERIMENT, make_server_task(EXPERIMENT), 4).model_copy(update={"weights": 6}).text()
@@ -100,7 +99,7 @@ class Playground:
 
     def greet(self, run: str, text: str = GREETING) -> None:
         [packet] = wire.encode("greeting", {"run": run, "greeting": text})
-        self.broker.publish(topics.RUN, packet, retain=True)
+        self.broker.publish(RUN_TOPIC, packet, retain=True)
 
     def job(self, number: int, topic: str = "", run: str = "one") -> None:
         values = wire.job_values(run, number, PLAIN, topic)
@@ -111,7 +110,7 @@ class Playground:
 
     def query(self, number: int) -> None:
         values: dict[str, wire.Value] = {"run": "one", "query": number, "features": "labels"}
-        self.broker.publish(topics.QUERY, wire.encode("query", values, WEIGHTS)[0])
+        self.broker.publish(QUERY_TOPIC, wire.encode("query", values, WEIGHTS)[0])
 
     def said(self, *kinds: str) -> list[dict[str, Any]]:
         """The device's messages of some kinds."""
@@ -169,7 +168,7 @@ def test_a_device_joins_trains_and_signs_off(play: Playground) -> None:
 
 def test_runs_follow_one_another_without_a_restart(play: Playground) -> None:
     play.start()
-    play.broker.publish(topics.RUN, b"", retain=True)
+    play.broker.publish(RUN_TOPIC, b"", retain=True)
     play.wait(lambda: play.worker.leaves == 1)
     play.greet("two")
     play.wait(lambda: play.said("here")[-1]["run"] == "two")
@@ -216,7 +215,7 @@ def test_a_job_of_an_earlier_run_is_dropped(play: Playground) -> None:
 
 def test_a_shared_model_is_fetched(play: Playground) -> None:
     play.start()
-    topic = f"{topics.MODELS}/abcd"
+    topic = f"{MODEL_TOPICS}/abcd"
     for number, packet in enumerate(wire.encode("model", {}, WEIGHTS, 20)):
         play.broker.publish(f"{topic}/{number}", packet, retain=True)
     play.job(4, topic)

@@ -111,7 +111,6 @@ def test_commands_before_the_run_has_started_are_refused(fleet_run: FleetRun, mo
         return [Command("stop", "stop", {})] if looks == 1 else []
 
     monkeypatch.setattr(CommandBox, "take", take)
-    monkeypatch.setattr(driver, "CHECK_INTERVAL", 0.01)
     monkeypatch.setattr(driver, "PROGRESS_INTERVAL", 0.0)
     with pytest.raises(Stopped):
         fleet_run.serve(settings=LONG)
@@ -120,6 +119,19 @@ def test_commands_before_the_run_has_started_are_refused(fleet_run: FleetRun, mo
         "stop: the run has not started yet; stop the server with Ctrl-C or SIGTERM",
     )
     assert fleet_run.said("waits for devices: 3 of 4 have joined")
+
+
+def test_the_server_looks_for_commands_every_now_and_then(fleet_run: FleetRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[CommandBox] = []
+
+    def take(self: CommandBox) -> list[Command]:
+        looks.append(self)
+        return []
+
+    monkeypatch.setattr(CommandBox, "take", take)
+    monkeypatch.setattr(driver, "CHECK_INTERVAL", 3600.0)
+    fleet_run.completes()
+    assert len(looks) == 2  # at the start and at the end
 
 
 # Set

@@ -12,13 +12,14 @@ import pytest
 
 from cabafl.config import load_experiment
 from cabafl.deployment import wire
-from cabafl.deployment.folder.layout import FleetSettings
+from cabafl.deployment.folder.layout import SERVER, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import TrainingJob
-from cabafl.deployment.mqtt import carrier, fleet, topics
+from cabafl.deployment.mqtt import carrier, fleet
 from cabafl.deployment.mqtt.fleet import MqttFleet
+from cabafl.deployment.mqtt.link import RUN_TOPIC, down_topic, here_topic
 from cabafl.deployment.server.carrier import RunOnFleet
 from cabafl.deployment.server.serve import for_devices
 from cabafl.engine.inputs import Arrived, Joined, Started
@@ -62,7 +63,7 @@ def test_a_run_leaves_a_run_folder_behind(fleet_run: FleetRun) -> None:
     }
     assert read_metrics(fleet_run.out)[-1].uploads == JOBS
     assert sorted(fleet_run.uploaded) == list(range(JOBS))
-    assert topics.RUN not in fleet_run.broker.retained, "devices hear that the run is over"
+    assert RUN_TOPIC not in fleet_run.broker.retained, "devices hear that the run is over"
     assert all(device.session.run == "" for device in fleet_run.broker.devices)
     assert fleet_run.serve() is None, "already complete"
 
@@ -79,7 +80,7 @@ def test_a_job_reveals_nothing_about_earlier_devices(fleet_run: FleetRun) -> Non
     fleet_run.serve()
     jobs = []
     for number in range(DEVICES):
-        for packet in fleet_run.broker.payloads(topics.down(number)):
+        for packet in fleet_run.broker.payloads(down_topic(number)):
             content = wire.Assembler(1 << 30).add(packet)
             assert content is not None
             size = int.from_bytes(content[:4], "little")
@@ -100,7 +101,7 @@ def test_a_stopped_run_continues_and_counts_each_job_once(fleet_run: FleetRun) -
         fleet_run.serve(listener=after_uploads(5, terminate()))
     assert not (fleet_run.out / "summary.json").exists()
     assert fleet_run.status["state"] == "stopped"
-    assert topics.RUN in fleet_run.broker.retained, "devices keep what they have loaded"
+    assert RUN_TOPIC in fleet_run.broker.retained, "devices keep what they have loaded"
     with pytest.raises(UserError, match="a run on real devices; continue it with `cabafl deploy server`"):
         resume(fleet_run.out)
     before = fleet_run.uploaded
@@ -114,7 +115,7 @@ def test_a_stopped_run_continues_and_counts_each_job_once(fleet_run: FleetRun) -
 def test_a_run_stopped_before_it_started_keeps_the_devices_that_joined(fleet_run: FleetRun) -> None:
     late = [fleet_run.broker.devices.pop() for _ in range(2)]
     for device in late:
-        del fleet_run.broker.retained[topics.here(device.session.device)]
+        del fleet_run.broker.retained[here_topic(device.session.device)]
     first = fleet_run.broker.devices[0].worker
     join = first.join
 
@@ -130,7 +131,7 @@ def test_a_run_stopped_before_it_started_keeps_the_devices_that_joined(fleet_run
     first.join = join  # type: ignore[method-assign]
     fleet_run.broker.devices += late
     for device in late:
-        device.take(topics.RUN, fleet_run.broker.retained[topics.RUN])
+        device.take(RUN_TOPIC, fleet_run.broker.retained[RUN_TOPIC])
     fleet_run.completes()
 
 
@@ -148,7 +149,7 @@ def test_an_exception_closes_the_folder_the_journal_and_the_network(fleet_run: F
     with pytest.raises(MemoryError, match="a bug") as caught:
         fleet_run.serve(listener=after_uploads(5, fail))
     assert fleet_run.status["state"] == "stopped"
-    assert fleet_run.broker.clients[topics.SERVER].link is None
+    assert fleet_run.broker.clients[SERVER].link is None
     fleet_run.completes()  # would wait for the lock of the folder, as `caught` keeps open files alive
     del caught
 
@@ -203,7 +204,7 @@ def test_what_arrives_while_the_server_is_away_is_counted_when_it_is_back(fleet_
         del device.train
     for device, job in held:
         device.train(job)
-    assert fleet_run.broker.clients[topics.SERVER].unconfirmed
+    assert fleet_run.broker.clients[SERVER].unconfirmed
     fleet_run.completes(settings=FEDASYNC)
 
 

@@ -21,12 +21,12 @@ from cabafl.deployment.device.session import (
     Train,
 )
 from cabafl.deployment.messages import FeatureReply, TrainingReply
-from cabafl.deployment.mqtt import topics
+from cabafl.deployment.mqtt.link import MODEL_TOPICS, QUERY_TOPIC, RUN_TOPIC, down_topic, here_topic, up_topic
 from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
 
 WEIGHTS: Weights = np.arange(6, dtype=np.float32)
-DOWN, UP, HERE = topics.down(3), topics.up(3), topics.here(3)
-MODEL = f"{topics.MODELS}/abcd"
+DOWN, UP, HERE = down_topic(3), up_topic(3), here_topic(3)
+MODEL = f"{MODEL_TOPICS}/abcd"
 UP_KINDS = {"trained": 6, "failed": 0, "features": 2, "refused": 0, "here": 0, "gone": 0}
 
 
@@ -40,7 +40,7 @@ def session(run: str = "one") -> Session:
 
 def greet(device: Session, run: str) -> list[Action]:
     [packet] = wire.encode("greeting", {"run": run, "greeting": f"greeting of {run}"})
-    return device.take(topics.RUN, packet)
+    return device.take(RUN_TOPIC, packet)
 
 
 def send(device: Session, kind: str, number: int, run: str = "one") -> list[Action]:
@@ -65,7 +65,7 @@ def model(device: Session, topic: str = MODEL, weights: Weights = WEIGHTS, piece
 
 def query(device: Session, number: int, kind: str = "labels", weights: Weights = WEIGHTS) -> list[Action]:
     [packet] = wire.encode("query", {"run": "one", "query": number, "features": kind}, weights)
-    return device.take(topics.QUERY, packet)
+    return device.take(QUERY_TOPIC, packet)
 
 
 def said(actions: list[Action]) -> list[tuple[str, dict[str, Any]]]:
@@ -97,16 +97,16 @@ REPLY = TrainingReply(WEIGHTS + 1, 2.0, 3.0, None)
 
 def test_a_greeting_leads_into_a_run_and_out_of_it() -> None:
     device = Session(3, "process")
-    assert device.subscriptions == (topics.RUN, topics.QUERY, DOWN)
+    assert device.subscriptions == (RUN_TOPIC, QUERY_TOPIC, DOWN)
     assert said(device.connected()) == presence("")
     assert greet(device, "one") == [Join("one", "greeting of one")]
     assert said(device.connected()) == presence(""), "it has not joined yet"
     assert said(device.joined("one", 6, 100)) == presence("one", 100)
     assert said(greet(device, "one")) == presence("one", 100), "the same run again: the server has come back"
-    leave, *rest = device.take(topics.RUN, b"")
+    leave, *rest = device.take(RUN_TOPIC, b"")
     assert leave == Leave()
     assert said(rest) == presence("", 100)
-    assert device.take(topics.RUN, b"") == []
+    assert device.take(RUN_TOPIC, b"") == []
     assert said([device.absence()]) == [("gone", {"process": "process"})]
 
 
@@ -146,7 +146,7 @@ def test_not_now() -> None:
 def test_a_server_of_another_version_is_declined_and_one_of_this_version_joined_later() -> None:
     device = session()
     [packet] = wire.encode("greeting", {"run": "one", "greeting": ""})
-    complaint, leave, *rest = device.take(topics.RUN, packet[:4] + b"\x09" + packet[5:])
+    complaint, leave, *rest = device.take(RUN_TOPIC, packet[:4] + b"\x09" + packet[5:])
     assert complaint == Complain("the server speaks protocol version 9; accepted: 1 (upgrade the older side)")
     assert leave == Leave()
     assert said(rest) == presence("", 100, "speaks another version of the protocol")
@@ -226,7 +226,7 @@ def test_large_answers_are_cut_to_what_the_broker_accepts() -> None:
 def test_a_shared_model_is_fetched() -> None:
     device = session()
     assert job(device, 4, MODEL) == [Stop(3), Fetch(MODEL, on=True)]
-    assert model(device, f"{topics.MODELS}/other") == []
+    assert model(device, f"{MODEL_TOPICS}/other") == []
     assert device.take(f"{MODEL}/0", b"") == [], "the model is being removed"
     done, train = model(device, piece=20)
     assert done == Fetch(MODEL, on=False)
@@ -244,7 +244,7 @@ def test_a_shared_model_that_cannot_be_used_fails_its_job() -> None:
     assert said(rest) == failure(4, "rejected", "12 bytes for 6 numbers")
 
 
-@pytest.mark.parametrize("topic", ["fleet/device-004/down", f"{topics.MODELS}/+", f"{topics.MODELS}/#", "$SYS/#", "#"])
+@pytest.mark.parametrize("topic", ["fleet/device-004/down", f"{MODEL_TOPICS}/+", f"{MODEL_TOPICS}/#", "$SYS/#", "#"])
 def test_a_model_is_fetched_from_the_topics_of_models_only(topic: str) -> None:
     assert said(job(session(), 4, topic)) == failure(4, "rejected", "a model outside of its topics")
 
@@ -270,7 +270,7 @@ def test_a_newer_job_does_not_wait_for_the_model_of_an_older_one() -> None:
     assert isinstance(train, Train)
     assert model(device) == [], "job 4 would replace job 5"
     job(device, 6, MODEL)
-    other = f"{topics.MODELS}/efgh"
+    other = f"{MODEL_TOPICS}/efgh"
     assert job(device, 7, other) == [Fetch(MODEL, on=False), Stop(6), Fetch(other, on=True)]
 
 
@@ -329,7 +329,7 @@ def test_a_feature_query_is_answered_or_refused() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"nonsense", wire.encode("gone", {"process": "x"})[0]])
 def test_a_message_that_cannot_be_read_is_logged(payload: bytes) -> None:
-    for topic in (DOWN, topics.QUERY):
+    for topic in (DOWN, QUERY_TOPIC):
         [complaint] = session().take(topic, payload)
         assert isinstance(complaint, Complain)
         assert complaint.text.startswith("a message of the server is refused: ")
@@ -340,7 +340,7 @@ def test_too_many_epochs_and_a_greeting_in_pieces_are_refused() -> None:
     [packet] = wire.encode("job", wire.job_values("one", 4, Objective(2_000_000)), WEIGHTS)
     assert device.take(DOWN, packet) == [Complain("a message of the server is refused: epochs = 2000000")]
     pieces = wire.encode("greeting", {"run": "two", "greeting": "x" * 50}, piece=30)
-    assert device.take(topics.RUN, pieces[0]) == [Complain("a message of the server is refused: a greeting in pieces")]
+    assert device.take(RUN_TOPIC, pieces[0]) == [Complain("a message of the server is refused: a greeting in pieces")]
 
 
 def test_what_was_sent_to_an_earlier_process_is_ignored() -> None:
@@ -351,7 +351,7 @@ def test_what_was_sent_to_an_earlier_process_is_ignored() -> None:
 
 def happens(device: Session, step: int, number: int) -> list[Action]:
     """One of the things that can happen to a device."""
-    topic = f"{topics.MODELS}/{number}"
+    topic = f"{MODEL_TOPICS}/{number}"
     if step == 0:
         return job(device, number, run=device.run)
     if step == 1:
@@ -362,7 +362,7 @@ def happens(device: Session, step: int, number: int) -> list[Action]:
         return model(device, topic)
     if step == 5:
         return greet(device, f"run {number}")
-    return device.joined(device.run, 6, 1) if step == 6 else device.take(topics.RUN, b"")
+    return device.joined(device.run, 6, 1) if step == 6 else device.take(RUN_TOPIC, b"")
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4)), max_size=30))

@@ -94,6 +94,25 @@ def test_one_sync_serves_a_whole_batch(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(synced) == 1
 
 
+@pytest.mark.parametrize(("bytes_at_once", "buffers"), [(1, 1024), (7, 2), (10**9, 1), (10**9, 3)])
+def test_a_batch_is_written_whole_however_little_a_call_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_at_once: int, buffers: int
+) -> None:
+    def writev(descriptor: int, contents: list[memoryview]) -> int:
+        assert 0 < len(contents) <= buffers
+        return os.write(descriptor, b"".join(contents)[:bytes_at_once])
+
+    monkeypatch.setattr(module, "MOST_BUFFERS", buffers)
+    monkeypatch.setattr("os.writev", writev)
+    journal = Journal(tmp_path)
+    for given in INPUTS:
+        journal.add(given)
+    journal.commit()
+    assert newest(tmp_path).stat().st_size == journal._size
+    journal.close()
+    assert read(Journal(tmp_path)) == expected(INPUTS)
+
+
 @pytest.mark.parametrize("rest", [b"", b"\0" * 200, b"x" * 200], ids=["cut", "zeros", "garbage"])
 def test_a_torn_tail_is_cut_off_wherever_it_is_torn(tmp_path: Path, rest: bytes) -> None:
     filled(tmp_path, INPUTS[:4]).close()

@@ -1,10 +1,12 @@
 """The lines of the event log."""
 
 import json
+from typing import Any
 
+import numpy as np
 import pytest
 
-from cabafl.recording.events import Dispatched, Evaluated, Uploaded
+from cabafl.recording.events import Collection, Dispatched, Evaluated, Event, Lost, Noted, Published, Uploaded
 
 
 @pytest.mark.parametrize(
@@ -15,6 +17,32 @@ def test_hand_formatted_lines_equal_those_of_the_json_encoder(event: Dispatched 
     fields = event._asdict()
     expected = {"time": fields.pop("time"), "event": kind, **fields}
     assert event.line() == json.dumps(expected, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("time", [0.0, 0.1 + 0.2, 1e22, 1e-7, 3600, np.float64(0.1)])
+@pytest.mark.parametrize("facts", [{}, {"slot": 1, "weights": [0.1, 1 / 3], "why": 'a "quoted" ü', "none": None}])
+def test_lines_that_share_the_text_of_their_time_equal_those_of_the_json_encoder(
+    time: float, facts: dict[str, Any]
+) -> None:
+    lines: list[tuple[Event, dict[str, Any]]] = [
+        (
+            Uploaded(time, 1, 2, 3, 4, 5),
+            {"event": "upload", "job": 1, "device": 2, "slot": 3, "version": 4, "staleness": 5},
+        ),
+        (Published(time, 7, facts), {"event": "publish", "version": 7, **facts}),
+        (Noted(time, 'own "kind"', facts), {"event": 'own "kind"', **facts}),
+        (Noted(time + 1.0, "later", facts), {"time": time + 1.0, "event": "later", **facts}),
+        (Lost(time, 1, 2, 3, "crash"), {"event": "loss", "job": 1, "device": 2, "slot": 3, "reason": "crash"}),
+        (Collection(time, "end", 8, 2), {"event": "collection", "step": "end", "devices": 8, "missing": 2}),
+    ]
+    for event, expected in lines:
+        assert event.line() == json.dumps({"time": time, **expected}, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("name", ["time", "event", "version"])
+def test_a_method_cannot_overwrite_a_field_of_its_version(name: str) -> None:
+    with pytest.raises(TypeError, match=name):
+        Published(1.0, 2, {name: 3}).line()
 
 
 def test_the_columns_of_a_metrics_row_are_the_fields_in_order() -> None:

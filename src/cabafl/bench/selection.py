@@ -6,8 +6,7 @@ import torch
 from cabafl.bench import aggregation
 from cabafl.bench.report import BenchSection, BenchTable
 from cabafl.bench.timing import Spread, seconds
-from cabafl.methods.cabafl.features import FeatureTable
-from cabafl.methods.cabafl.selector import balance_scores, best_device
+from cabafl.methods.cabafl.selector import FeatureTable, balance_scores, best_device
 from cabafl.rng import rng
 
 Sizes = list[tuple[int, int, int]]  # devices, length of a feature vector, slots

@@ -1,12 +1,18 @@
-"""What the engine on the wall clock wants to be sent to devices, and what it has planned for later."""
+"""What the engine on the wall clock wants to be sent to devices, what it has planned for later, and when it gives up a
+job."""
 
 import heapq
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from cabafl.engine.defence import VotedMedian
 from cabafl.methods.base import FeatureKind, Ints, Weights
 from cabafl.state import State
+
+TIMEOUT_FACTOR = 5.0  # of the median job time
+SHORTEST_TIMEOUT = 30.0  # seconds; below it the network and a busy device make more difference than the job
+ENOUGH_UPLOADS = 3  # before the median counts; with few slots half of them, so that the first round cannot stall
 
 
 @dataclass(frozen=True)
@@ -69,3 +75,12 @@ class AlarmQueue(State):
         """Removes all alarms of a kind."""
         self._heap = [alarm for alarm in self._heap if alarm[2] != kind]
         heapq.heapify(self._heap)
+
+
+def automatic_timeout(durations: VotedMedian, uploads: int, slots: int) -> float | None:
+    """Seconds after which a server of real devices gives up a job, if the experiment leaves that to it
+    (``run.slot_timeout = "auto"``); None as long as too little is known."""
+    median = durations.value()
+    if median is None or uploads < min(ENOUGH_UPLOADS, (slots + 1) // 2):
+        return None
+    return max(SHORTEST_TIMEOUT, TIMEOUT_FACTOR * median)

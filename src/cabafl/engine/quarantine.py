@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from cabafl.engine.segment import damaged
-from cabafl.errors import RunStopped
+from cabafl.errors import RunStopped, UserError
 from cabafl.files import as_json, cannot_record, write_atomic
 
 FILE = "quarantine.json"
@@ -85,6 +84,11 @@ class Quarantine:
     def forget(self, first: int) -> None:
         """The journal no longer has the inputs before number ``first``."""
         self.inputs = {number: why for number, why in self.inputs.items() if number >= first}
+
+
+def damaged(path: Path, why: str) -> UserError:
+    """The error for a journal that cannot be replayed."""
+    return UserError(f"{path}: damaged: {why}; accepted: a journal as it was written, or another --out")
 
 
 def _short(why: str) -> str:

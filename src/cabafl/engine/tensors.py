@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
+
+from cabafl.state import raw
 
 PIECE = 8 << 20  # bytes written at a time, and about as many between two syncs
 SMALL = 1 << 18  # short arrays are joined up to this length before they are written
@@ -53,11 +54,11 @@ def write_tensors(
     digest = hashlib.sha256()
     unsynced = 0
     with path.open("wb", buffering=0) as file:
-        for piece in pieces([memoryview(_header(ordered, metadata)), *(raw(array) for _, array in ordered)]):
+        for piece in _pieces([memoryview(_header(ordered, metadata)), *(raw(array) for _, array in ordered)]):
             if abandoned():
                 raise Abandoned
             digest.update(piece)
-            write_whole(file.fileno(), piece)
+            _write_whole(file.fileno(), piece)
             unsynced += len(piece)
             if unsynced >= PIECE:
                 os.fsync(file.fileno())
@@ -66,16 +67,10 @@ def write_tensors(
     return digest.hexdigest()
 
 
-def write_whole(descriptor: int, content: bytes | memoryview) -> None:
+def _write_whole(descriptor: int, content: memoryview) -> None:
     """Writes all bytes, however many calls it takes."""
-    rest = memoryview(content)
-    while len(rest):
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def raw(array: npt.NDArray[Any]) -> memoryview:
-    """The bytes of an array; shared, not copied, if the array is contiguous."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    while len(content):
+        content = content[os.write(descriptor, content) :]
 
 
 def _header(arrays: list[tuple[str, npt.NDArray[Any]]], metadata: Mapping[str, str]) -> bytes:
@@ -91,7 +86,7 @@ def _header(arrays: list[tuple[str, npt.NDArray[Any]]], metadata: Mapping[str, s
     return len(text).to_bytes(8, "little") + text
 
 
-def pieces(contents: Iterable[memoryview]) -> Iterator[memoryview]:
+def _pieces(contents: Iterable[memoryview]) -> Iterator[memoryview]:
     """The same bytes in pieces of at most `PIECE`; short contents are joined."""
     small: list[memoryview] = []
     size = 0

@@ -15,11 +15,10 @@ import torch
 
 from cabafl.engine.changes import CHANGEABLE, Value
 from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flight
-from cabafl.engine.defence import DEPLOYED, MOST_JOULES, MOST_LOSS, MOST_SECONDS, distance
+from cabafl.engine.defence import DEPLOYED, MOST_JOULES, MOST_LOSS, MOST_SECONDS, VotedMedian, distance
 from cabafl.engine.idle import IdleSet, Resting
 from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Input, Joined, Left, Passed, Started, Stopping
-from cabafl.engine.median import VotedMedian, automatic_timeout
-from cabafl.engine.orders import Alarm, AlarmQueue, Orders, Question
+from cabafl.engine.orders import Alarm, AlarmQueue, Orders, Question, automatic_timeout
 from cabafl.engine.quarantine import attempt
 from cabafl.methods.base import PLAIN, FeatureKind, Job, LossReason, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Lost

@@ -10,13 +10,10 @@ from typing import Any, NamedTuple
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps with separators creates an encoder per call
 
 
-def _encoded(**facts: Any) -> str:
-    return _ENCODER.encode(facts)
-
-
 class _LastTime:
-    """The text of the last time that was written. An upload and the dispatch that follows it share theirs: not
-    formatting it twice saves 0.4 of about 10 µs that the engine takes per event (`cabafl bench engine`)."""
+    """The text of the last time that was written. An upload and what follows from it share theirs. Not formatting it
+    again saves 0.4 of about 10 µs that the engine takes per event (`cabafl bench engine`) in the line of the next
+    dispatch, and in that of a published version 4 % of the event's instructions."""
 
     __slots__ = ("text", "time")
 
@@ -25,12 +22,19 @@ class _LastTime:
         self.text = ""
 
     def of(self, time: float) -> str:
-        """Formats another time."""
-        self.time, self.text = time, repr(time)
+        """Formats another time; one that is not a plain float, such as NumPy's, by the encoder."""
+        self.time, self.text = time, repr(time) if type(time) is float else _ENCODER.encode(time)
         return self.text
 
 
 _last = _LastTime()
+
+
+def _encoded(time: float, event: str, **facts: Any) -> str:
+    stamp = _last.text if time is _last.time else _last.of(time)
+    more = f",{_ENCODER.encode(facts)[1:]}" if facts else "}"
+    return f'{{"time":{stamp},"event":{_ENCODER.encode(event)}{more}'
+
 
 # Dispatched and Uploaded are nearly all events, so they format their line without the encoder: 1.5 instead of 4.3 µs.
 

@@ -8,7 +8,7 @@ import numpy as np
 from cabafl.bench.selection import measure
 from cabafl.bench.timing import seconds
 from cabafl.methods.cabafl.cache import TwoLevelCache
-from cabafl.methods.cabafl.features import FeatureTable
+from cabafl.methods.cabafl.selector import FeatureTable
 from cabafl.paper.definitions import artefacts
 from cabafl.reporting.table import Cell, Table
 from cabafl.reproduction.result import ArtefactResult

@@ -1,4 +1,5 @@
-"""Device selection: the vectorised scores and the selection counts against naive versions."""
+"""Device selection: the vectorised scores and the selection counts against naive versions, unknown devices and zero
+vectors."""
 
 import numpy as np
 import pytest
@@ -6,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cabafl.engine.idle import IdleSet
-from cabafl.methods.cabafl.features import FeatureTable
-from cabafl.methods.cabafl.selector import SelectionCounts, balance_scores, size_variances
+from cabafl.methods.cabafl.selector import FeatureTable, SelectionCounts, balance_scores, cosine, size_variances
 
 
 def naive_scores(
@@ -79,3 +79,14 @@ def test_selection_counts_equal_a_scan(devices: int, steps: list[tuple[int, bool
     candidates = [d for d in sorted(idle) if d != without]
     least = [d for d in candidates if naive[d] == min(naive[c] for c in candidates)] if candidates else []
     assert sorted(counts.least_selected(idle, without).tolist()) == least
+
+
+def test_unknown_device_is_scored_as_if_it_added_nothing() -> None:
+    table = FeatureTable()
+    table.replace(np.array([[1, 2], [0, 0], [3, 1]], dtype=np.float32))
+    with_unknown = table.similarity_with([0], np.array([1]))[0]
+    assert with_unknown == pytest.approx(table.similarity([0]), rel=1e-12)
+
+
+def test_cosine_of_a_zero_vector_is_zero() -> None:
+    assert cosine(np.zeros(3), np.ones(3)) == 0.0

@@ -18,8 +18,7 @@ from cabafl.assembly import make_data
 from cabafl.config import DataSection, Experiment
 from cabafl.data.dataset import Partition, Split
 from cabafl.deployment.device.allowance import Allowance
-from cabafl.deployment.device.conditions import Conditions, apply_limits, memory_failures
-from cabafl.deployment.device.energy import SYSTEM, Meter, find_meter
+from cabafl.deployment.device.machine import SYSTEM, Conditions, Meter, apply_limits, find_meter, memory_failures
 from cabafl.deployment.device.terms import AgainstTerms
 from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting

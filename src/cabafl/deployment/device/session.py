@@ -8,11 +8,16 @@ from typing import get_args
 
 from cabafl.deployment import wire
 from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
-from cabafl.deployment.mqtt import topics
+from cabafl.deployment.mqtt.link import (
+    MODEL_TOPICS,
+    QUERY_TOPIC,
+    RUN_TOPIC,
+    down_topic,
+    here_topic,
+    piece_size,
+    up_topic,
+)
 from cabafl.methods.base import FeatureKind
-
-LARGEST_PIECE = 64 << 20  # bytes of a packet's content if the broker announces no limit
-PACKET_OVERHEAD = 2048  # bytes of a packet besides its piece
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class Session:
     def __init__(self, device: int, process: str) -> None:
         self.device = device
         self.process = process
-        self.piece = LARGEST_PIECE  # bytes of a packet's content
+        self.piece = piece_size(None)  # bytes of a packet's content
         self.run = ""  # the run this device has joined or tries to join
         self.weights = 0  # length of its models; 0: not joined
         self._samples = 0
@@ -100,7 +105,7 @@ class Session:
     def connected(self, limit: int | None = None) -> list[Action]:
         """What to send first; the loop subscribes to `subscriptions`. ``limit``: bytes of the broker's packets."""
         if limit is not None:
-            self.piece = min(LARGEST_PIECE, max(1024, limit - PACKET_OVERHEAD))
+            self.piece = piece_size(limit)
         self._assemblers.clear()
         if self._waiting is None:
             return [self.presence()]
@@ -109,7 +114,7 @@ class Session:
     @property
     def subscriptions(self) -> tuple[str, ...]:
         """The topics a device listens to."""
-        return topics.RUN, topics.QUERY, topics.down(self.device)
+        return RUN_TOPIC, QUERY_TOPIC, down_topic(self.device)
 
     def presence(self) -> Publish:
         """Says that this device is here, and whether it takes part."""
@@ -122,21 +127,21 @@ class Session:
             "declined": declined,
         }
         [packet] = wire.encode("here", values)
-        return Publish(topics.here(self.device), packet, retain=True)
+        return Publish(here_topic(self.device), packet, retain=True)
 
     def absence(self) -> Publish:
         """Says that this device is gone: its last will."""
         [packet] = wire.encode("gone", {"process": self.process})
-        return Publish(topics.here(self.device), packet, retain=True)
+        return Publish(here_topic(self.device), packet, retain=True)
 
     def take(self, topic: str, payload: bytes) -> list[Action]:
         """Handles a packet from the server."""
         try:
-            if topic == topics.RUN:
+            if topic == RUN_TOPIC:
                 return self._take_run(payload)
             if not self.weights:
                 return []  # for an earlier process or run
-            if topic.startswith(topics.MODELS):
+            if topic.startswith(MODEL_TOPICS):
                 return self._take_model(topic, payload)
             content = self._assembler(topic).add(payload)
             return [] if content is None else self._take_record(content)
@@ -204,7 +209,7 @@ class Session:
             if not len(record.vector):
                 return [*actions, *self.fail(number, "rejected", "a job without a model")]
             return [*actions, Train(job)]
-        if not topic.startswith(f"{topics.MODELS}/") or "+" in topic or "#" in topic:
+        if not topic.startswith(f"{MODEL_TOPICS}/") or "+" in topic or "#" in topic:
             return [*actions, *self.fail(number, "rejected", "a model outside of its topics")]
         self._waiting = job, topic
         return [*actions, Stop(number - 1), Fetch(topic, on=True)]
@@ -213,7 +218,7 @@ class Session:
         if self._waiting is None or not payload or not topic.startswith(self._waiting[1] + "/"):
             return []
         job = self._waiting[0]
-        content = self._assembler(topics.MODELS).add(payload)
+        content = self._assembler(MODEL_TOPICS).add(payload)
         if content is None:
             return []
         record = wire.decode(content, {"model": self.weights})
@@ -273,7 +278,7 @@ class Session:
         """The upload; kept until the next job, in case it gets lost."""
         values = wire.reply_values(self.run, job, reply)
         packets = wire.encode("trained", values, reply.weights, self.piece)
-        return self._keep(job, [Publish(topics.up(self.device), packet) for packet in packets])
+        return self._keep(job, [Publish(up_topic(self.device), packet) for packet in packets])
 
     def fail(self, job: int, reason: str, text: str) -> list[Action]:
         """There is no upload for a job."""
@@ -282,7 +287,7 @@ class Session:
     def describe(self, query: int, reply: FeatureReply) -> list[Action]:
         """The answer to a feature query."""
         packets = wire.encode("features", {"run": self.run, "query": query}, reply.features, self.piece)
-        return [Publish(topics.up(self.device), packet) for packet in packets]
+        return [Publish(up_topic(self.device), packet) for packet in packets]
 
     def refuse(self, query: int, text: str) -> list[Action]:
         """The device does not answer a feature query."""
@@ -297,4 +302,4 @@ class Session:
 
     def _up(self, kind: str, values: dict[str, wire.Value]) -> Publish:
         [packet] = wire.encode(kind, {"run": self.run, **values})
-        return Publish(topics.up(self.device), packet)
+        return Publish(up_topic(self.device), packet)

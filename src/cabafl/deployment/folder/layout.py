@@ -10,13 +10,14 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from cabafl.deployment.device.terms import Resources, Terms, When, function_name
-from cabafl.deployment.mqtt.topics import SERVER as SERVER
-from cabafl.deployment.mqtt.topics import user_name as user_name
 from cabafl.errors import UserError
 from cabafl.processes.children import LOOPBACK
 from cabafl.toml import read_toml, toml_value
 from cabafl.validation import validated
 
+# User names at the broker, which are the common names of the certificates.
+SERVER = "server"
+DEVICE_USER = "device-{:03d}"
 SETTINGS = "fleet.toml"
 DEVICES, REVOKED = "devices", "revoked"
 DEVICE = "device.toml"
@@ -215,7 +216,7 @@ class Device:
     @property
     def user(self) -> str:
         """Its user name and client id at the broker."""
-        return user_name(self.id)
+        return DEVICE_USER.format(self.id)
 
     @property
     def endpoint(self) -> tuple[str, int]:

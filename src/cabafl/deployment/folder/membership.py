@@ -12,6 +12,7 @@ from cabafl.deployment.folder.layout import (
     BROKER,
     CA_KEY,
     DEVICE,
+    DEVICE_USER,
     ISSUED,
     OWN,
     REVOCATIONS,
@@ -20,7 +21,6 @@ from cabafl.deployment.folder.layout import (
     Device,
     FleetFolder,
     FleetSettings,
-    user_name,
 )
 from cabafl.deployment.folder.provision import DEVICE_UNIT, issue, load_authority, write_configuration
 from cabafl.deployment.folder.writing import access_list, hand_over, render, replace, template_values
@@ -62,7 +62,7 @@ def remove_devices(fleet: FleetFolder, numbers: Collection[int]) -> MembershipCh
 
 def write_revocations(fleet: FleetFolder, authority: Authority) -> None:
     """Writes the revocation list: every certificate ever issued to a removed device."""
-    removed = {user_name(number) for number in fleet.revoked_ids()}
+    removed = {DEVICE_USER.format(number) for number in fleet.revoked_ids()}
     index = issued(fleet)
     serials = [serial for serial, user in index.items() if user in removed]
     replace(fleet, REVOCATIONS, authority.revoke(serials, load_revocations(fleet.path / REVOCATIONS)))
@@ -94,7 +94,7 @@ def renew(fleet: FleetFolder, given: Mapping[str, Any]) -> tuple[FleetFolder, Me
     _renew(changed, authority, BROKER, fleet.path / f"{BROKER}.crt")
     _renew(changed, authority, SERVER, fleet.certificate)
     for number, folder in changed.device_folders().items():
-        _renew(changed, authority, user_name(number), folder / f"{OWN}.crt")
+        _renew(changed, authority, DEVICE_USER.format(number), folder / f"{OWN}.crt")
         _readdress(changed, number, folder)
     write_revocations(changed, authority)
     hand_over(changed.path, changed.path)

@@ -17,6 +17,7 @@ from cabafl.deployment.folder.layout import (
     CA,
     CA_KEY,
     DEVICE,
+    DEVICE_USER,
     DEVICES,
     ISSUED,
     OWN,
@@ -27,7 +28,6 @@ from cabafl.deployment.folder.layout import (
     Device,
     FleetFolder,
     FleetSettings,
-    user_name,
 )
 from cabafl.deployment.folder.writing import access_list, hand_over, render, template_values
 from cabafl.errors import UserError
@@ -106,8 +106,8 @@ def _make_device(fleet: FleetFolder, authority: Authority, number: int) -> Path:
     with _atomic_folder(target) as folder:
         key = make_key()
         write_key(folder / f"{OWN}.key", key)
-        certificate = authority.sign_client(key.public_key(), user_name(number))
-        issue(fleet, user_name(number), folder / f"{OWN}.crt", certificate)
+        certificate = authority.sign_client(key.public_key(), DEVICE_USER.format(number))
+        issue(fleet, DEVICE_USER.format(number), folder / f"{OWN}.crt", certificate)
         shutil.copyfile(fleet.ca, folder / CA)
         render(folder / DEVICE, values)
         render(folder / DEVICE_UNIT, values)

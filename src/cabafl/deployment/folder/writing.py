@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-from cabafl.deployment.folder.layout import ACCESS, MIB, SERVER, FleetFolder, FleetSettings, user_name
+from cabafl.deployment.folder.layout import ACCESS, DEVICE_USER, MIB, SERVER, FleetFolder, FleetSettings
 from cabafl.files import write_atomic
 
 ACCESS_RULES = """\
@@ -48,7 +48,7 @@ def access_list(fleet: FleetFolder) -> None:
     """Writes the broker's access list. Removed devices are denied everything, connected or not."""
     text = ACCESS_RULES.format(server=SERVER)
     for number in sorted(fleet.revoked_ids()):
-        text += f"\nuser {user_name(number)}\ntopic deny #\n"
+        text += f"\nuser {DEVICE_USER.format(number)}\ntopic deny #\n"
     replace(fleet, ACCESS, text.encode())
 
 

@@ -9,19 +9,26 @@ from dataclasses import dataclass
 
 from cabafl.deployment import wire
 from cabafl.deployment.log import Log
-from cabafl.deployment.messages import (
-    Declined,
-    Described,
-    Gone,
-    Here,
-    JobFailed,
-    News,
-    Nonsense,
-    Trained,
-)
-from cabafl.deployment.mqtt import topics
+from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Trained
 from cabafl.deployment.mqtt.flood import MUTE_TIME, FloodGuard
-from cabafl.deployment.mqtt.link import Account, Connected, Disconnected, Incoming, Link, Packet
+from cabafl.deployment.mqtt.link import (
+    EVERY_HERE,
+    EVERY_UP,
+    MODEL_TOPICS,
+    QUERY_TOPIC,
+    RUN_TOPIC,
+    Account,
+    Connected,
+    Disconnected,
+    Incoming,
+    Link,
+    Packet,
+    down_topic,
+    here_topic,
+    piece_size,
+    sender_of,
+    up_topic,
+)
 from cabafl.deployment.server.carrier import Delivery, RunOnFleet
 from cabafl.errors import RunStopped
 from cabafl.methods.base import FeatureKind, Job, LossReason, Weights
@@ -30,8 +37,6 @@ BATCH = 200  # most deliveries of one `receive`
 SETTLE_TIME = 20.0  # seconds after a connection until every device that is online has said so again
 SHORT_CONNECTION, MANY_SHORT = 20.0, 4  # seconds; this many in a row are suspicious
 SHARE_FROM = 64 << 10  # bytes: smaller models travel inside each job
-LARGEST_PIECE = 64 << 20  # bytes of a packet if the broker announces no limit
-PACKET_OVERHEAD = 2048  # bytes of a packet besides its piece: MQTT header, topic, properties, our header
 _REASONS: dict[str, LossReason] = {"crash": "crash", "rejected": "rejected", "cancelled": "crash", "declined": "crash"}
 
 
@@ -95,7 +100,7 @@ class MqttCarrier:
                 self._welcome(item)
             elif isinstance(item, Disconnected):
                 self._lose_connection(item)
-            elif isinstance(item, Packet) and item.topic == topics.RUN:
+            elif isinstance(item, Packet) and item.topic == RUN_TOPIC:
                 self.link.confirm(item)  # before the run may end: else it comes again to the next one
                 self._check_alone(item.payload)
             elif isinstance(item, Packet):
@@ -126,8 +131,8 @@ class MqttCarrier:
         if not flooding:
             return []
         self.link.subscribe(*self._subscriptions())
-        mute = [topic for device in flooding for topic in (topics.here(device), topics.up(device))]
-        self.link.unsubscribe(topics.EVERY_HERE, topics.EVERY_UP, *mute)
+        mute = [topic for device in flooding for topic in (here_topic(device), up_topic(device))]
+        self.link.unsubscribe(EVERY_HERE, EVERY_UP, *mute)
         text = f"floods the broker with messages: not heard for {MUTE_TIME:g} s; remove it if it does so again"
         return [Delivery(Declined(device, text)) for device in flooding]
 
@@ -135,9 +140,9 @@ class MqttCarrier:
         """Where the devices speak that the server listens to."""
         muted = self.guard.muted
         if not muted:
-            return [topics.EVERY_HERE, topics.EVERY_UP]
+            return [EVERY_HERE, EVERY_UP]
         heard = [device for device in range(self.run.devices) if device not in muted]
-        return [*map(topics.here, heard), *map(topics.up, heard)]
+        return [*map(here_topic, heard), *map(up_topic, heard)]
 
     def _arrived(self, timeout: float) -> Iterator[Incoming | None]:
         try:
@@ -153,10 +158,10 @@ class MqttCarrier:
         self._connections += 1
         self._assemblers.clear()
         self.guard.packet_bytes = self.link.packet_limit
-        self.link.subscribe(topics.RUN, *self._subscriptions())  # the greeting first that is there now
+        self.link.subscribe(RUN_TOPIC, *self._subscriptions())  # the greeting first that is there now
         values = {"run": self.run.id, "greeting": self.run.greeting}
         [packet] = wire.encode("greeting", values)
-        self.link.publish(topics.RUN, packet, retain=True)
+        self.link.publish(RUN_TOPIC, packet, retain=True)
         for model in self._models:  # a broker that lost its memory has lost these
             self._publish_model(model)
 
@@ -169,7 +174,7 @@ class MqttCarrier:
             self.log.warn("the broker ends each connection soon: another server may use the certificate of this fleet")
 
     def _read(self, packet: Packet) -> News | None:
-        found = topics.sender(packet.topic)
+        found = sender_of(packet.topic)
         if found is None:
             return None
         device, word = found
@@ -264,13 +269,13 @@ class MqttCarrier:
     def _send_job(self, job: Job, topic: str) -> None:
         values = wire.job_values(self.run.id, job.number, job.objective, topic)
         vector = job.weights[:0] if topic else job.weights
-        self._publish(topics.down(job.device), "job", values, vector, expires=self.run.ttl)
+        self._publish(down_topic(job.device), "job", values, vector, expires=self.run.ttl)
 
     def _shared(self, weights: Weights) -> SharedModel:
         for model in self._models:
             if model.weights is weights:
                 return model
-        model = SharedModel(f"{topics.MODELS}/{secrets.token_hex(8)}", weights, set())
+        model = SharedModel(f"{MODEL_TOPICS}/{secrets.token_hex(8)}", weights, set())
         self._models.append(model)
         self._publish_model(model)
         return model
@@ -283,22 +288,22 @@ class MqttCarrier:
         """See `Carrier`."""
         self._working[job.device] = job.number
         values: dict[str, wire.Value] = {"run": self.run.id, "job": job.number}
-        self._publish(topics.down(job.device), "recall", values, expires=self.run.ttl)
+        self._publish(down_topic(job.device), "recall", values, expires=self.run.ttl)
 
     def cancel(self, device: int, job: int) -> None:
         """See `Carrier`."""
-        self._publish(topics.down(device), "cancel", {"run": self.run.id, "job": job}, expires=self.run.ttl)
+        self._publish(down_topic(device), "cancel", {"run": self.run.id, "job": job}, expires=self.run.ttl)
 
     def ask(self, query: int, weights: Weights, kind: FeatureKind, seconds: float) -> None:
         """See `Carrier`."""
         self._width = self.run.feature_width(kind)
         values: dict[str, wire.Value] = {"run": self.run.id, "query": query, "features": kind}
-        self._publish(topics.QUERY, "query", values, weights, expires=seconds)
+        self._publish(QUERY_TOPIC, "query", values, weights, expires=seconds)
 
     def tidy(self, jobs: Container[int]) -> None:
         """See `Carrier`. An empty retained message removes the model from the broker."""
         for device in self.guard.pardon():
-            self.link.subscribe(topics.here(device), topics.up(device))
+            self.link.subscribe(here_topic(device), up_topic(device))
         for device in [device for device, job in self._working.items() if job not in jobs]:
             del self._working[device]
             self._assemblers.pop(device, None)
@@ -327,8 +332,7 @@ class MqttCarrier:
             self.link.publish(name, packet, retain, expires)
 
     def _packets(self, kind: str, values: dict[str, wire.Value], vector: Weights | None = None) -> list[bytes]:
-        limit = self.link.packet_limit
-        piece = LARGEST_PIECE if limit is None else min(LARGEST_PIECE, max(1024, limit - PACKET_OVERHEAD))
+        piece = piece_size(self.link.packet_limit)
         return wire.encode(kind, values, piece=piece) if vector is None else wire.encode(kind, values, vector, piece)
 
     @staticmethod
@@ -342,7 +346,7 @@ class MqttCarrier:
 
     def close(self, finished: bool) -> None:
         """See `Carrier`. A run that is not finished stays announced: devices keep what they have loaded."""
-        last = [(topics.RUN, b"")] if finished else []
+        last = [(RUN_TOPIC, b"")] if finished else []
         if finished:
             for model in self._models:
                 self._remove(model)

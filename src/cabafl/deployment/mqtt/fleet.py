@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import IO
 
-from cabafl.deployment.folder.layout import Device, FleetFolder
+from cabafl.deployment.folder.layout import SERVER, Device, FleetFolder
 from cabafl.deployment.log import Log
 from cabafl.deployment.mqtt.carrier import MqttCarrier
 from cabafl.deployment.mqtt.link import Account, Credentials
-from cabafl.deployment.mqtt.topics import SERVER
 from cabafl.deployment.server.carrier import RunOnFleet
 from cabafl.deployment.server.operator import LOCK
 from cabafl.files import lock

@@ -8,8 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
-from cabafl.deployment.mqtt.link import Packet
-from cabafl.deployment.mqtt.topics import sender
+from cabafl.deployment.mqtt.link import Packet, sender_of
 
 WINDOW = 5.0  # seconds
 MOST_MESSAGES = 2000  # of one device in a window; in a busy run of tiny models it sends a few hundred
@@ -37,7 +36,7 @@ class FloodGuard:
 
     def passes(self, packet: Packet) -> bool:
         """Whether the server reads this packet. Constant work, because there may be very many."""
-        found = sender(packet.topic)
+        found = sender_of(packet.topic)
         if found is None:
             return True
         device, now = found[0], self.clock()

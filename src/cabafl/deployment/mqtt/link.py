@@ -1,7 +1,9 @@
 """One connection to the broker: mutual TLS, a persistent session, reconnection. A thread of the client library does the
-network work; what arrives waits in `Link.incoming`."""
+network work; what arrives waits in `Link.incoming`. The broker's access list lets a device read and write its own
+topics only."""
 
 import queue
+import re
 import ssl
 import sys
 import threading
@@ -18,6 +20,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from cabafl.deployment.folder.certificates import problem
+from cabafl.deployment.folder.layout import DEVICE_USER
 from cabafl.errors import UserError
 
 QOS = 1  # at least once; both sides ignore what they have already handled
@@ -28,6 +31,40 @@ FLUSH_TIMEOUT = 5.0  # seconds to deliver the last messages before a disconnecti
 TAKEN_OVER = 142  # MQTT reason code: another client has connected with the same client ID
 NOT_AUTHORIZED = 135
 TOO_LARGE = 149
+LARGEST_PIECE = 64 << 20  # bytes of a packet's content if the broker announces no limit
+PACKET_OVERHEAD = 2048  # bytes of a packet besides its content: MQTT header, topic, properties, our header
+
+# Topics
+
+RUN_TOPIC = "fleet/all/run"  # retained: the greeting of the current run, empty between two runs
+QUERY_TOPIC = "fleet/all/query"
+MODEL_TOPICS = "fleet/all/model"  # retained below it: models that several jobs use
+EVERY_UP, EVERY_HERE = "fleet/+/up", "fleet/+/here"
+_FROM_DEVICE = re.compile(r"fleet/device-([0-9]{3}|[1-9][0-9]{3,6})/(up|here)")
+
+
+def down_topic(device: int) -> str:
+    """What the server sends to one device."""
+    return f"fleet/{DEVICE_USER.format(device)}/down"
+
+
+def up_topic(device: int) -> str:
+    """What a device sends to the server."""
+    return f"fleet/{DEVICE_USER.format(device)}/up"
+
+
+def here_topic(device: int) -> str:
+    """Retained: whether a device is connected and takes part."""
+    return f"fleet/{DEVICE_USER.format(device)}/here"
+
+
+def sender_of(topic: str) -> tuple[int, str] | None:
+    """The device and the last word of a topic that a device writes; None for other topics."""
+    found = _FROM_DEVICE.fullmatch(topic)
+    return None if found is None else (int(found[1]), found[2])
+
+
+# The connection
 
 
 @dataclass(frozen=True)
@@ -253,6 +290,11 @@ class Link:
         broker ends the connection when one is acknowledged."""
         if message.qos == QOS:
             self._deliver(Packet(message.topic, bytes(message.payload), message.mid, self.connection))
+
+
+def piece_size(limit: int | None) -> int:
+    """Bytes of a packet's content at a broker that announces this limit for packets."""
+    return LARGEST_PIECE if limit is None else min(LARGEST_PIECE, max(1024, limit - PACKET_OVERHEAD))
 
 
 def _properties(packet: int) -> Properties:

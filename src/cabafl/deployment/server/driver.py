@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from cabafl.deployment.server.dispatcher import Dispatcher, Quarantined
-from cabafl.deployment.server.operator import CHECK_INTERVAL, Command, CommandBox, StatusFile
+from cabafl.deployment.server.operator import Command, CommandBox, StatusFile
 from cabafl.engine.changes import parse_change
 from cabafl.engine.checkpoint import Checkpoint
 from cabafl.engine.inputs import Changed, Passed, Stopping
@@ -13,6 +13,7 @@ from cabafl.errors import UserError
 from cabafl.lifecycle.run import Lifecycle
 from cabafl.recording.folder import save_model
 
+CHECK_INTERVAL = 0.5  # seconds between two looks at what the operator wants and should see
 PROGRESS_INTERVAL = 60.0  # seconds between two lines of progress
 QUIET_AFTER = 300.0  # seconds without an upload, at least, before the log says so
 QUIET_JOBS = 10.0  # ... and this many median jobs
@@ -29,6 +30,7 @@ class FleetDriver:
         self.status = status
         self.commands = commands
         self._said = time.monotonic()
+        self._looked = self._said - CHECK_INTERVAL
 
     def carry_out(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
         """Runs to the end and returns the summary. However the run ends, the status file says so."""
@@ -66,11 +68,10 @@ class FleetDriver:
         self.run.check_stop()
         if self._over():
             return False
-        for command in self.commands.take():
-            self._obey(command)
+        if time.monotonic() - self._looked >= CHECK_INTERVAL:
+            self._looked = time.monotonic()
+            self._serve_operator()
         self.dispatcher.step(CHECK_INTERVAL)
-        self.status.update()
-        self._say_progress()
         return True
 
     def _over(self) -> bool:
@@ -97,6 +98,12 @@ class FleetDriver:
         self.dispatcher.carrier.wake()
 
     # The operator
+
+    def _serve_operator(self) -> None:
+        for command in self.commands.take():
+            self._obey(command)
+        self.status.update()
+        self._say_progress()
 
     def _obey(self, command: Command) -> None:
         """What is accepted is on disk before the operator hears of it."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # an operator's commands do not need torch
 
 STATUS, COMMANDS, LOCK = "status.json", "commands", "server.lock"  # a running server holds the lock
 STATUS_INTERVAL = 2.0  # seconds between two status files
-CHECK_INTERVAL = 0.5  # seconds between two looks for commands
 ANSWER_TIMEOUT = 30.0  # seconds an operator waits
 CommandKind = Literal["stop", "export", "set"]
 
@@ -137,7 +136,6 @@ class CommandBox:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self._looked = 0.0
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._clear(folder)
@@ -150,10 +148,9 @@ class CommandBox:
                     path.unlink()
 
     def take(self) -> list[Command]:
-        """The commands that have come since the last call, oldest first; looks every `CHECK_INTERVAL` seconds."""
-        if self.folder is None or time.monotonic() - self._looked < CHECK_INTERVAL:
+        """The commands that have come since the last call, oldest first."""
+        if self.folder is None:
             return []
-        self._looked = time.monotonic()
         return [self._read(path) for path in sorted(self.folder.glob("*.command.json"))]
 
     def _read(self, path: Path) -> Command:
@@ -168,7 +165,6 @@ class CommandBox:
 
     def close(self) -> None:
         """The server ends: refuses what it will not carry out."""
-        self._looked = -CHECK_INTERVAL
         for command in self.take():
             self.answer(command, False, f"{command.kind}: the server has ended")
 

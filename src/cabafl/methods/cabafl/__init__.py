@@ -1,4 +1,4 @@
-"""CaBaFL: the method (`method`), its two-level cache, device selection, features and aggregation weights."""
+"""CaBaFL: the method (`method`), its two-level cache, device selection by features, and aggregation weights."""
 
 from cabafl.methods.cabafl.method import CaBaFL, CaBaFLParameters
 

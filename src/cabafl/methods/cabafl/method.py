@@ -20,8 +20,14 @@ from cabafl.methods.averaging import weighted_mean
 from cabafl.methods.base import FeatureKind, Floats, Job, LossReason, Method, Needs, Parameters, Server, Upload
 from cabafl.methods.cabafl.aggregation import cache_weights, equal_weights
 from cabafl.methods.cabafl.cache import Slot, TwoLevelCache
-from cabafl.methods.cabafl.features import FeatureTable
-from cabafl.methods.cabafl.selector import SelectionCounts, balance_scores, best_device, draw, idle_without
+from cabafl.methods.cabafl.selector import (
+    FeatureTable,
+    SelectionCounts,
+    balance_scores,
+    best_device,
+    draw,
+    idle_without,
+)
 
 PAPER_DEVICES = 100
 PAPER_LEVEL = 1e-6  # variance of random selection at the end of the paper's runs: 100 devices, 10,000 selections

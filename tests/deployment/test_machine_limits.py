@@ -11,7 +11,7 @@ import pytest
 
 from cabafl.assembly import make_server_task
 from cabafl.config import load_experiment
-from cabafl.deployment.device.conditions import apply_limits, memory_failures
+from cabafl.deployment.device.machine import apply_limits, memory_failures
 from cabafl.deployment.device.terms import Resources
 from cabafl.deployment.greeting import Greeting
 from cabafl.errors import UserError
@@ -32,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cabafl.deployment.device.conditions import _used_memory
+from cabafl.deployment.device.machine import _used_memory
 from cabafl.deployment.device.participant import Participant
 from cabafl.deployment.device.terms import Resources
 from cabafl.deployment.folder.layout import Device

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cabafl.deployment.device.conditions import Conditions
+from cabafl.deployment.device.machine import Conditions
 from cabafl.deployment.device.terms import When
 from cabafl.errors import UserError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cabafl.deployment.device.energy import find_meter
+from cabafl.deployment.device.machine import find_meter
 
 
 def put(path: Path, value: int) -> Path:
