@@ -22,25 +22,29 @@ SHOWN = 10  # trials in the terminal
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+Searched = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Keys to search, as KEY=low..high (numbers; with :log or :linear for the scale) or KEY=a,b,c (choices); "
+        "KEY=value holds for all runs.",
+        metavar="KEY=LOW..HIGH...",
+    ),
+]
+MetricName = Annotated[
+    str, typer.Option(help="What to optimise: accuracy, time_to_45, energy_to_45, transfers_to_45 (any percentage).")
+]
+Budget = Annotated[str | None, typer.Option(help="Wall time of the search, e.g. 90s, 20m, 4h; earlier calls count.")]
+TrialCount = Annotated[int | None, typer.Option(help="Number of trials instead, or as well.", min=1)]
+Rungs = Annotated[int, typer.Option(help="Rungs, each three times as long as the one below.", min=1, max=6)]
+
+
 def tune(
     file: ExperimentFile = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Keys to search, as KEY=low..high (numbers; with :log or :linear for the scale) or KEY=a,b,c "
-            "(choices); KEY=value holds for all runs.",
-            metavar="KEY=LOW..HIGH...",
-        ),
-    ] = None,
-    metric: Annotated[
-        str,
-        typer.Option(help="What to optimise: accuracy, time_to_45, energy_to_45, transfers_to_45 (any percentage)."),
-    ] = "accuracy",
-    budget: Annotated[
-        str | None, typer.Option(help="Wall time of the search, e.g. 90s, 20m, 4h; earlier calls count.")
-    ] = None,
-    trials: Annotated[int | None, typer.Option(help="Number of trials instead, or as well.", min=1)] = None,
-    rungs: Annotated[int, typer.Option(help="Rungs, each three times as long as the one below.", min=1, max=6)] = 3,
+    settings: Searched = None,
+    metric: MetricName = "accuracy",
+    budget: Budget = None,
+    trials: TrialCount = None,
+    rungs: Rungs = 3,
     seeds: Seeds = 1,
     jobs: Jobs = "auto",
     out: Annotated[Path, typer.Option(help="Folder for runs and results; an interrupted search continues.")] = Path(
@@ -53,26 +57,38 @@ def tune(
     from cabafl.cli.run import file_and_settings
     from cabafl.comparison.grid import locked
     from cabafl.comparison.tuning.metric import parse_metric
-    from cabafl.comparison.tuning.search import Search, SearchPlan
+    from cabafl.comparison.tuning.search import SearchPlan
     from cabafl.comparison.tuning.space import parse_space
-    from cabafl.comparison.tuning.store import open_store
 
     if budget is None and trials is None:
         raise UserError("--budget, --trials: neither is given; accepted: one or both, e.g. --budget 4h")
     seconds = None if budget is None else parse_duration(budget)
     cores, chosen = parse_jobs(jobs), parse_metric(metric)
     plan = SearchPlan(parse_space(*file_and_settings(file, settings)), chosen, rungs, seeds, trials, seconds)
-    with locked(out), closing(open_store(out, plan.about(), chosen.lower_is_better)) as store:
-        with SearchProgress(plan, enabled=not quiet) as progress:
-            search = Search(plan, out, store, progress.update)
-            if not quiet and search.trials:
-                console.print(f"Continues a search of {len(search.trials)} trials after {search.seconds:,.0f} s.")
-            try:
-                search.run(cores)
-            except KeyboardInterrupt:
-                console.print("Stopped. Run the same command again to continue.")
-                raise typer.Exit(130) from None
+    with locked(out):
+        search = _search(plan, cores, out, quiet)
         _report(plan, search, out, quiet)
+
+
+def _search(plan: "SearchPlan", cores: int, out: Path, quiet: bool) -> "Search":
+    from cabafl.comparison.tuning.search import Search
+    from cabafl.comparison.tuning.store import open_store
+
+    with (
+        closing(open_store(out, plan.about(), plan.metric.lower_is_better)) as store,
+        SearchProgress(plan, enabled=not quiet) as progress,
+    ):
+        search = Search(plan, out, store, progress.update)
+        if not quiet and search.trials:
+            used_up = plan.budget is not None and search.seconds >= plan.budget
+            what = f"The budget of {plan.budget:g} s is used up by" if used_up else "Continues"
+            console.print(f"{what} a search of {len(search.trials)} trials, {search.seconds:,.0f} s.")
+        try:
+            search.run(cores)
+        except KeyboardInterrupt:
+            console.print("Stopped. Run the same command again to continue.")
+            raise typer.Exit(130) from None
+        return search
 
 
 def parse_duration(text: str) -> float:
@@ -122,8 +138,8 @@ def closing_lines(tuning: "Tuning", trials: "list[Trial]", out: Path) -> list[st
         lines.append("No trial has run in full; a longer --budget continues the search.")
     if tuning.untested:
         lines.append(
-            f"At the first rung, t = {tuning.rung_seconds[0]:g} s, {tuning.untested} trials had not published a model yet; "
-            "fewer --rungs or a longer run.virtual_time would tell them apart."
+            f"At the first rung, t = {tuning.rung_seconds[0]:.4g} s, {tuning.untested} trials had not published a "
+            "model yet; fewer --rungs or a longer run.virtual_time would tell them apart."
         )
     if saved > 0:
         share = 100 * saved / (spent + saved)

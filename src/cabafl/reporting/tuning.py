@@ -25,16 +25,26 @@ class TunedKey(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial. ``reached`` counts its rungs; ``accuracy`` (0 to 1) and ``cost`` are those at the last of them."""
+    """One trial. ``accuracies`` (0 to 1) has one entry per rung that it has reached; ``cost`` is that of a metric such
+    as ``time_to_45``, None if the target was not reached."""
 
     number: int
     values: Mapping[str, Any]
-    reached: int
     state: str
     processor: float
-    accuracy: float | None = None
+    accuracies: Sequence[float] = ()
     cost: float | None = None
-    curve: Sequence[Evaluated] = field(default_factory=list)
+    curve: Sequence[Evaluated] = ()
+
+    @property
+    def reached(self) -> int:
+        """The number of rungs that it has reached."""
+        return len(self.accuracies)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy at the last rung; None before the first."""
+        return self.accuracies[-1] if self.accuracies else None
 
 
 @dataclass(frozen=True)
@@ -70,9 +80,13 @@ class Tuning:
 
     def value(self, row: TrialRow) -> float | None:
         """The metric of a trial in the unit of the label; None if it has none."""
+        return next(reversed(self.values(row).values()), None)
+
+    def values(self, row: TrialRow) -> dict[int, float]:
+        """Number of rungs reached -> the metric there, where it has one."""
         if self.cost is None:
-            return None if row.accuracy is None else 100 * row.accuracy
-        return None if row.cost is None else SCALE[self.cost] * row.cost
+            return {place: 100 * accuracy for place, accuracy in enumerate(row.accuracies, 1)}
+        return {} if row.cost is None else {row.reached: SCALE[self.cost] * row.cost}
 
 
 def trial_table(tuning: Tuning, most: int | None = None) -> Table:

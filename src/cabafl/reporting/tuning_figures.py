@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from cabafl.recording.metrics import first_evaluations
+from cabafl.recording.metrics import WINDOW, first_evaluations
 from cabafl.reporting.figures import RenderedFigure, escaped, render
 from cabafl.reporting.series import moving_mean
 from cabafl.reporting.styles import COLOURS
@@ -22,11 +22,11 @@ MISSING = 0.97  # height at which trials without the target are marked, as a sha
 
 def tuning_figures(tuning: Tuning) -> list[RenderedFigure]:
     """All figures; importances only if there are any."""
-    seeds = "The curve is that of the first seed." if len(tuning.rows) else ""
+    dots = "A dot for each rung that the trial has reached; compare dots of one colour."
     figures = [
-        render("history", "History", "The metric of each trial at the last rung it reached.", _history(tuning)),
-        render("curves", "Curves", f"Accuracy of all trials, moving mean over versions. {seeds}", _curves(tuning)),
-        render("keys", "Keys", "The metric over the values of each key.", _panels(tuning)),
+        render("history", "History", f"The metric of each trial. {dots}", _history(tuning)),
+        render("curves", "Curves", "Accuracy of all trials, with their first seed.", _curves(tuning)),
+        render("keys", "Keys", f"The metric over the values of each key. {dots}", _panels(tuning)),
     ]
     if tuning.importances:
         caption = "How much each key decides whether a trial is among the best (PED-ANOVA)."
@@ -44,9 +44,9 @@ def _legend(figure: Figure, tuning: Tuning, more: Sequence[Line2D], line: bool =
     look: dict[str, Any] = {"linewidth": 2} if line else {"linestyle": "", "marker": "o", "markersize": 7}
     handles = []
     for reached in range(len(tuning.rungs), 0, -1):
-        count = sum(row.reached == reached for row in tuning.rows)
+        count = sum(row.reached == reached if line else row.reached >= reached for row in tuning.rows)
         share = tuning.rungs[reached - 1]
-        text = "run in full" if share == "1" else f"stopped at {share}"
+        text = "run in full" if share == "1" else f"{'stopped at' if line else 'after'} {share}"
         if count:
             handles.append(Line2D([], [], color=_colour(tuning, reached), label=f"{text} ({count})", **look))
     figure.legend(handles=[*more, *handles], loc="outside right upper", frameon=False)
@@ -64,18 +64,21 @@ def _missing(tuning: Tuning) -> list[Line2D]:
 
 
 def _dots(axes: Any, tuning: Tuning, rows: Sequence[TrialRow], x: Sequence[float]) -> None:
-    """A dot per trial, in the colour of its rung; a cross at the top for one without the target; a star for the
-    best."""
+    """A dot per trial and rung; a cross at the top for a trial without the target; a star for the best."""
     for row, place in sorted(zip(rows, x, strict=True), key=lambda pair: pair[0].reached):
         if not row.reached:
             continue
-        value, colour = tuning.value(row), _colour(tuning, row.reached)
-        if value is None:
+        values = tuning.values(row)
+        if not values:
+            colour = _colour(tuning, row.reached)
             axes.plot(place, MISSING, "x", color=colour, markersize=7, transform=axes.get_xaxis_transform())
-        elif row is tuning.best:
-            axes.plot(place, value, "*", color=BEST, markersize=15, markeredgecolor="white", zorder=5)
-        else:
-            axes.plot(place, value, "o", color=colour, markersize=7, markeredgecolor="0.35", markeredgewidth=0.5)
+        axes.plot([place] * len(values), list(values.values()), color="0.75", linewidth=1, zorder=1)
+        for reached, value in values.items():
+            if row is tuning.best and reached == row.reached:
+                axes.plot(place, value, "*", color=BEST, markersize=15, markeredgecolor="white", zorder=5)
+            else:
+                look = {"markersize": 7, "markeredgecolor": "0.35", "markeredgewidth": 0.5}
+                axes.plot(place, value, "o", color=_colour(tuning, reached), zorder=2 + reached / 10, **look)
 
 
 def _tidy(axes: Any) -> None:
@@ -121,7 +124,7 @@ def _curves(tuning: Tuning) -> Figure:
         axes.axvline(seconds, color="0.5", linewidth=0.8, linestyle=(0, (4, 3)))
     if tuning.cost is not None:
         axes.axhline(tuning.target, color="0.5", linewidth=0.8, linestyle=":")
-    axes.set(xlabel="virtual time [s]", ylabel="test accuracy [%]")
+    axes.set(xlabel="virtual time [s]", ylabel=f"test accuracy [%], mean of {WINDOW} versions")
     axes.set_xlim(0, tuning.rung_seconds[-1])
     _tidy(axes)
     _legend(figure, tuning, [Line2D([], [], color=BEST, linewidth=2.5, label="best")], line=True)

@@ -42,23 +42,17 @@ def summarised(plan: SearchPlan, trials: Sequence[Trial], out: Path) -> Tuning:
 
 
 def _row(plan: SearchPlan, trial: Trial, out: Path) -> TrialRow:
-    reached, state = len(trial.scores), STATES[trial.phase]
-    if not reached:
-        return TrialRow(trial.number, trial.values, 0, state, trial.processor)
-    runs = plan.runs(trial, out)
-    rows = [plan.rows(run, reached - 1) for run in runs]
-    whole = trial.phase == "done" and all(run.done for run in runs)
-    score = trial.scores[-1]
-    return TrialRow(
-        trial.number,
-        trial.values,
-        reached,
-        state,
-        trial.processor,
-        fmean(accuracy(each, whole) for each in rows),
-        score if plan.metric.reached(score) else None,
-        rows[0],
-    )
+    state = STATES[trial.phase]
+    if not trial.scores:
+        return TrialRow(trial.number, trial.values, state, trial.processor)
+    runs, last = plan.runs(trial, out), len(trial.scores) - 1
+    accuracies = []
+    for rung in range(len(trial.scores)):
+        rows = [plan.rows(run, rung) for run in runs]
+        whole = rung == last and trial.phase == "done" and all(run.done for run in runs)
+        accuracies.append(fmean(accuracy(each, whole) for each in rows))
+    cost = trial.scores[-1] if plan.metric.reached(trial.scores[-1]) else None
+    return TrialRow(trial.number, trial.values, state, trial.processor, accuracies, cost, rows[0])
 
 
 def write_results(plan: SearchPlan, tuning: Tuning, trials: Sequence[Trial], out: Path) -> None:
@@ -86,5 +80,6 @@ def best_toml(plan: SearchPlan, tuning: Tuning, best: TrialRow) -> str:
     result += "" if tuning.cost is None else f", {tuning.label}: {'not reached' if value is None else f'{value:,.1f}'}"
     ran = tuning.rungs[best.reached - 1]
     share = "" if ran == "1" or best.state == "finished" else f" after {ran} of the run"
-    head = f"# `cabafl tune --metric {tuning.metric}`: trial {best.number}, the best of {len(tuning.rows)}: {result}{share}.\n"
+    trial = f"trial {best.number}, the best of {len(tuning.rows)}"
+    head = f"# `cabafl tune --metric {tuning.metric}`: {trial}: {result}{share}\n"
     return head + experiment_toml(experiment, make_method(experiment).parameters)

@@ -71,9 +71,15 @@ class SearchPlan:
         return whole * rung_shares(self.rungs)[rung]
 
     def rows(self, run: GridRun, rung: int) -> list[Evaluated]:
-        """The evaluations of a run up to a rung."""
+        """The evaluations of a run up to a rung. Raises `UserError` if the run was removed or damaged."""
         until = self.seconds_at(rung)
-        return [row for row in complete_metrics(run.folder) if row.time <= until]
+        try:
+            rows = [row for row in complete_metrics(run.folder) if row.time <= until]
+        except (OSError, ValueError) as error:
+            raise UserError(f"{run.folder}: a run of this search that cannot be read: {error}") from None
+        if not rows:
+            raise UserError(f"{run.folder}: a run of this search without evaluations; it was changed from outside")
+        return rows
 
 
 class Search:
@@ -104,14 +110,18 @@ class Search:
     def run(self, jobs: int) -> None:
         """Searches on ``jobs`` cores. Raises `KeyboardInterrupt` after Ctrl-C or SIGTERM; the same call continues."""
         try:
-            for trial in self.trials:
-                if trial.phase == "waiting" and self._final(trial):  # killed between the two
-                    self._store.finish(trial)
-                elif trial.phase == "running":
-                    self._go_on(trial)
+            self.prepare()
             run_source(self, jobs)
         finally:
             self._store.spend(self.seconds)
+
+    def prepare(self) -> None:
+        """Takes up the trials of an interrupted search."""
+        for trial in self.trials:
+            if trial.phase == "waiting" and self._final(trial):  # killed between the two
+                self._store.finish(trial)
+            elif trial.phase == "running":
+                self._go_on(trial)
 
     # The source
 

@@ -116,7 +116,9 @@ def parse_space(file: Path | None, settings: Sequence[str]) -> Space:
         if key in given:
             raise UserError(f"{key}: given twice; accepted: once, with all its values")
         given[key] = value
-    name = str(given.get("method.name", load_experiment(file).method.name))
+    name = given.get("method.name") or load_experiment(file).method.name
+    if len(split_values("method.name", name)) > 1:
+        _check_searchable("method.name", name, [])
     accepted = {name: method_keys(name)}
     dimensions, fixed = [], []
     for key, value in given.items():
@@ -142,6 +144,8 @@ def _dimension(key: str, given: str, method: str) -> Dimension | None:
     low, dots, high = given.partition("..")
     if dots and (kind is not None or (_as_number(low) is not None and _as_number(high.partition(":")[0]) is not None)):
         _check_searchable(key, given, [])
+        if kind is None:  # an unknown key, or one that takes no number; either says so
+            make_method(load_experiment(None, [f"method.name={method}", f"{key}={low}"]))
         return _range(key, given, kind)
     texts = split_values(key, given)
     if len(texts) == 1:
