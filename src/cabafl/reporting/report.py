@@ -71,7 +71,7 @@ def build_report(
         contents |= {f"figures/{figure.name}.png": figure.png, f"figures/{figure.name}.svg": figure.svg}
     contents["report.html"] = page(runs, main, speedups, figures, title, look).encode()
     out = Path(out)
-    _write(out, contents)
+    write_files(out, contents)
     files = [out / name for name in contents]
     return ReportPaths(files[-1], files, [*main, *speedups] if sweep is None else main)
 
@@ -112,7 +112,8 @@ def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> li
     return notes
 
 
-def _write(out: Path, contents: dict[str, bytes]) -> None:
+def write_files(out: Path, contents: dict[str, bytes]) -> None:
+    """Writes file name -> content into ``out`` and its folder ``figures``, each file atomically."""
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():

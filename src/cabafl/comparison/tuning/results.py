@@ -11,9 +11,8 @@ from cabafl.comparison.tuning.halving import REDUCTION, Trial, ranked
 from cabafl.comparison.tuning.metric import accuracy
 from cabafl.comparison.tuning.sampler import importances
 from cabafl.comparison.tuning.search import SearchPlan
-from cabafl.errors import UserError
-from cabafl.files import write_atomic
 from cabafl.reporting.formats import markdown
+from cabafl.reporting.report import write_files
 from cabafl.reporting.tuning import TrialRow, TunedKey, Tuning, trial_table, trials_csv
 from cabafl.reporting.tuning_figures import tuning_figures
 from cabafl.toml import experiment_toml
@@ -64,12 +63,7 @@ def write_results(plan: SearchPlan, tuning: Tuning, trials: Sequence[Trial], out
         for figure in tuning_figures(tuning):
             contents |= {f"figures/{figure.name}.png": figure.png, f"figures/{figure.name}.svg": figure.svg}
         contents[BEST] = best_toml(plan, tuning, tuning.best).encode()
-    try:
-        (out / "figures").mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            write_atomic(out / name, content)
-    except OSError as error:
-        raise UserError(f"--out = {out}: cannot be written: {error.strerror or error}") from None
+    write_files(out, contents)
 
 
 def best_toml(plan: SearchPlan, tuning: Tuning, best: TrialRow) -> str:
