@@ -2,15 +2,13 @@
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from cabafl import load_experiment, simulate
-from cabafl.cli import main
-from tests.cli.program import CABAFL, QUICK, cabafl
+from tests.cli.program import CABAFL, QUICK, cabafl, refused
 from tests.runs import same_bytes
 
 
@@ -85,11 +83,5 @@ def test_a_wrong_sweep_is_one_line_and_leaves_nothing(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["cabafl", "sweep", *words])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(SystemExit) as ended:
-        main()
-    output, errors = capsys.readouterr()
-    assert (ended.value.code, output, errors.count("\n")) == (2, "", 1)
-    assert errors.startswith("error: ")
+    refused(["sweep", *words], monkeypatch, capsys)
     assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ from cabafl.comparison import grid
 from cabafl.comparison.grid import GridRun, make_grid
 from cabafl.comparison.variants import method_variants
 from cabafl.config import load_experiment
+from cabafl.errors import UserError
 
 QUICK = [
     "data.dataset=synthetic",
@@ -136,6 +137,22 @@ def test_cores_are_divided_among_the_last_runs(
     runs = make_grid(load_experiment(None, QUICK), {"fedavg": {"name": "fedavg"}}, range(count), tmp_path)
     grid.run_grid(runs, jobs, lambda _: None)
     assert given == cores
+
+
+def test_a_run_killed_while_it_created_its_folder_begins_again(tmp_path: Path) -> None:
+    [run] = make_grid(load_experiment(None, QUICK), {"fedavg": {"name": "fedavg"}}, [1], tmp_path)
+    run.folder.mkdir(parents=True)
+    for name in ("environment.json", ".experiment.toml.part"):
+        (run.folder / name).write_text("")
+    grid.check_folder(run)
+    grid.run_grid([run], 1, lambda _: None)
+    assert (run.failure, run.done, run.running()) == (None, True, False)
+    assert run.processor_seconds > 0
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "runs" / "fedavg-seed2").mkdir()
+    (tmp_path / "notes.txt").rename(tmp_path / "runs" / "fedavg-seed2" / "notes.txt")
+    with pytest.raises(UserError, match="is not a run folder"):
+        make_grid(load_experiment(None, QUICK), {"fedavg": {"name": "fedavg"}}, [2], tmp_path)
 
 
 def test_the_number_of_ray_actors_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

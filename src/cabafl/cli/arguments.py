@@ -15,4 +15,10 @@ Settings = Annotated[
 Targets = Annotated[
     str | None, typer.Option(help="Target accuracies in percent, e.g. 40,45; default: chosen from the curves.")
 ]
+Until = Annotated[
+    float | None,
+    typer.Option(
+        help="Stop at this virtual time, in seconds, with a checkpoint; `cabafl resume` continues.", metavar="SECONDS"
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors.")]

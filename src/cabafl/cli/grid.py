@@ -83,7 +83,7 @@ class GridProgress:
     def update(self, runs: "Sequence[GridRun]") -> None:
         """Shows the state of all runs."""
         done = sum(run.done for run in runs)
-        running = [run.label for run in runs if run.process is not None and run.process.poll() is None]
+        running = [run.label for run in runs if run.running()]
         text = f"{done}/{len(runs)} runs  now: {', '.join(running)}"
         self._bar.update(self._task, completed=sum(run.progress() for run in runs), description=text)
         for run in runs:

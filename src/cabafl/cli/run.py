@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from cabafl.cli.arguments import ExperimentFile, Quiet, Settings
+from cabafl.cli.arguments import ExperimentFile, Quiet, Settings, Until
 from cabafl.cli.console import console, print_notice
 from cabafl.errors import UserError
 
@@ -41,6 +41,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Run folder, new or empty; default: runs/DATASET-METHOD-seedSEED-TIME.")
     ] = None,
+    until: Until = None,
     quiet: Quiet = False,
 ) -> None:
     """Simulate one experiment in virtual time."""
@@ -49,8 +50,8 @@ def run(
     from cabafl.lifecycle.simulate import simulate
 
     folder = out or new_folder(experiment)
-    with Progress(experiment, enabled=not quiet) as progress, stoppable(folder):
-        result = simulate(experiment, folder, progress, warn)
+    with Progress(experiment, enabled=not quiet) as progress, stoppable(folder, quiet=quiet):
+        result = simulate(experiment, folder, progress, warn, until)
     show(result, quiet)
 
 
@@ -60,6 +61,7 @@ def resume(
         list[str] | None,
         typer.Argument(help="Settings that do not affect results, e.g. run.workers=4.", metavar="[KEY=VALUE]..."),
     ] = None,
+    until: Until = None,
     quiet: Quiet = False,
 ) -> None:
     """Continue an interrupted run; the result equals that of an uninterrupted run, byte for byte."""
@@ -70,8 +72,8 @@ def resume(
 
     path = folder / EXPERIMENT
     experiment = load_experiment(path if path.exists() else None)
-    with Progress(experiment, enabled=not quiet) as progress, stoppable(folder):
-        result = resume_run(folder, progress, warn, settings or [])
+    with Progress(experiment, enabled=not quiet) as progress, stoppable(folder, quiet=quiet):
+        result = resume_run(folder, progress, warn, settings or [], until)
     if result is not None:
         show(result, quiet)
     elif not quiet:
@@ -79,13 +81,18 @@ def resume(
 
 
 @contextmanager
-def stoppable(folder: Path, again: str | None = None) -> Iterator[None]:
-    """Turns Ctrl-C and SIGTERM into the exit code 128 + signal and prints how to continue (``again``)."""
-    from cabafl.lifecycle.stopping import Stopped
+def stoppable(folder: Path, again: str | None = None, quiet: bool = False) -> Iterator[None]:
+    """Turns Ctrl-C and SIGTERM into the exit code 128 + signal, a run that was to stop at a time into 0, and prints how
+    to continue (``again``)."""
+    from cabafl.lifecycle.stopping import Paused, Stopped
 
     again = again or f"cabafl resume {folder}"
     try:
         yield
+    except Paused as paused:
+        if not quiet:
+            console.print(f"Stopped at t = {paused.time:g} s. Not complete; continue with: {again}", soft_wrap=True)
+        raise typer.Exit from None
     except Stopped as stopped:
         console.print(f"Stopped. Not complete; continue with: {again}", soft_wrap=True)
         raise typer.Exit(128 + stopped.signal) from None

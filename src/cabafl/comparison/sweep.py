@@ -75,11 +75,11 @@ def plan_sweep(file: Path | None, settings: Sequence[str], names: str | None, se
     base = load_experiment(file, first)
     in_file = load_experiment(file, [text for text in first if not text.startswith("method.")]).method
     if names is None:
-        _parameters(base.method.name)  # an unknown method is an error of method.name, not of --methods
+        method_keys(base.method.name)  # an unknown method is an error of method.name, not of --methods
     variants = method_variants(names or base.method.name, base, [], in_file)
     own = _own_axes(axes, variants)
     _check_size(own, seeds)
-    short = _short_names(axes)
+    short = short_names([axis.key for axis in axes if axis.swept])
     cases, points = [], {}
     for label, keys in variants.items():
         for chosen in _combinations(own[label]):
@@ -105,14 +105,8 @@ def parse_axes(settings: Sequence[str]) -> list[Axis]:
 
 
 def _axis(text: str) -> Axis:
-    key, equals, given = (part.strip() for part in text.partition("="))
-    if not equals or not key or not all(key.split(".")):
-        raise UserError(f"{text!r}: not a setting; accepted: section.key=v1,v2, e.g. data.beta=0.1,0.5")
-    if "." not in key and key != "seed":
-        raise UserError(f"{key}: not a key; accepted: section.key, e.g. data.beta, method.k")
+    key, given = split_setting(text, "section.key=v1,v2, e.g. data.beta=0.1,0.5")
     texts = split_values(key, given)
-    if len(texts) > MAX_RUNS:
-        raise UserError(f"{key}: {len(texts):,} values; accepted: at most {MAX_RUNS:,} runs")
     values = [parse_value(item) for item in texts]
     if len(texts) > 1:
         _check_swept(key, given, values)
@@ -122,8 +116,18 @@ def _axis(text: str) -> Axis:
     return Axis(key, tuple(texts), tuple(values))
 
 
+def split_setting(text: str, accepted: str) -> tuple[str, str]:
+    """Key and value of ``section.key=value``; raises `UserError` if it is not of this form."""
+    key, equals, given = (part.strip() for part in text.partition("="))
+    if not equals or not key or not all(key.split(".")):
+        raise UserError(f"{text!r}: not a setting; accepted: {accepted}")
+    if "." not in key and key != "seed":
+        raise UserError(f"{key}: not a key; accepted: section.key, e.g. data.beta, method.k")
+    return key, given
+
+
 def split_values(key: str, text: str) -> list[str]:
-    """Splits at the commas outside brackets and quotes. Raises `UserError` for an empty value."""
+    """Splits at the commas outside brackets and quotes. Raises `UserError` for an empty value or too many."""
     items, start, place, depth = [], 0, 0, 0
     while place < len(text):
         sign = text[place]
@@ -141,6 +145,8 @@ def split_values(key: str, text: str) -> list[str]:
     if not all(items):
         what = "no value" if items == [""] else "an empty value"
         raise UserError(f"{key} = {text}: {what}; accepted: values separated by commas, e.g. {key}=1,2")
+    if len(items) > MAX_RUNS:
+        raise UserError(f"{key}: {len(items):,} values; accepted: at most {MAX_RUNS:,} runs")
     return items
 
 
@@ -152,6 +158,11 @@ def _check_swept(key: str, text: str, values: Sequence[Any]) -> None:
         )
     if key == "method.name":
         raise UserError(f"method.name = {text}: methods are not swept; accepted: --methods {text}")
+    check_varied(key, text, values)
+
+
+def check_varied(key: str, text: str, values: Sequence[Any]) -> None:
+    """Raises `UserError` for a key that changes no result of a simulation, or a value that is there twice."""
     if key in _NEUTRAL or key.startswith("deploy."):
         raise UserError(f"{key} = {text}: changes no result; accepted: keys that do, or one value")
     written = [value_text(value) for value in values]
@@ -162,9 +173,9 @@ def _check_swept(key: str, text: str, values: Sequence[Any]) -> None:
 
 def _own_axes(axes: Sequence[Axis], variants: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Axis]]:
     """Label of a method -> the axes that apply to it. Raises `UserError` for an axis that applies to none."""
-    accepted = {str(keys["name"]): _parameters(str(keys["name"])) for keys in variants.values()}
+    accepted = {str(keys["name"]): method_keys(str(keys["name"])) for keys in variants.values()}
     for axis in axes:
-        _check_address(axis, accepted)
+        check_address(axis, accepted)
     own: dict[str, list[Axis]] = {}
     for label, keys in variants.items():
         name = str(keys["name"])
@@ -183,7 +194,7 @@ def _applies(axis: Axis, name: str, general: set[str] | None, special: set[str])
     return axis.section == "method" and (key in general if general is not None else key not in special)
 
 
-def _check_address(axis: Axis, accepted: Mapping[str, Sequence[str]]) -> None:
+def check_address(axis: Axis, accepted: Mapping[str, Sequence[str]]) -> None:
     """Raises `UserError` if the key belongs neither to the experiment nor to a method of the sweep."""
     names = list(accepted)
     owner = next((name for name in names if axis.key.startswith(f"{name}.")), None)
@@ -204,8 +215,8 @@ def _check_address(axis: Axis, accepted: Mapping[str, Sequence[str]]) -> None:
         raise UserError(f"{axis.key}: unknown section{hint}; accepted: {', '.join(sections)}")
 
 
-def _parameters(name: str) -> list[str]:
-    """The keys of a method."""
+def method_keys(name: str) -> list[str]:
+    """The keys of a method; raises `UserError` if there is no such method."""
     experiment = Experiment(method=MethodSection(name=name))
     return list(type(make_method(experiment).parameters).model_fields)
 
@@ -221,13 +232,10 @@ def _check_size(own: Mapping[str, Sequence[Axis]], seeds: int) -> None:
         raise UserError(f"sweep: {runs:,} runs; accepted: at most {MAX_RUNS:,}, with fewer values, methods or seeds")
 
 
-def _short_names(axes: Sequence[Axis]) -> dict[str, str]:
-    """Key -> its last part, or the whole key if another swept key has the same last part."""
-    last = [axis.key.rpartition(".")[2] for axis in axes if axis.swept]
-    return {
-        axis.key: axis.key if last.count(axis.key.rpartition(".")[2]) > 1 else axis.key.rpartition(".")[2]
-        for axis in axes
-    }
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Key -> its last part, or the whole key if another one has the same last part."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {key: key if last.count(name) > 1 else name for key, name in zip(keys, last, strict=True)}
 
 
 def _combinations(axes: Sequence[Axis]) -> Iterator[Combination]:

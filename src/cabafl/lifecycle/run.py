@@ -14,7 +14,7 @@ from cabafl.engine.core import Engine
 from cabafl.engine.tensors import Abandoned
 from cabafl.files import cannot_record
 from cabafl.learning.task import Layout
-from cabafl.lifecycle.stopping import Stopped, signals
+from cabafl.lifecycle.stopping import Paused, Stopped, signals
 from cabafl.lifecycle.summary import summarise
 from cabafl.recording.events import Evaluated, Event
 from cabafl.recording.folder import CURVE, EXPERIMENT, RunFolder
@@ -35,7 +35,7 @@ class Driver(Protocol):
         """Starts the run, or continues from the state of a checkpoint."""
 
     def step(self) -> bool:
-        """Handles what happens next; False when the run is over."""
+        """Handles what happens next; False when the run is over. May raise `Paused` before it has changed anything."""
 
     def state(self) -> dict[str, Any] | None:
         """What a checkpoint stores; None if there is nothing to store yet."""
@@ -129,7 +129,8 @@ class Lifecycle:
         self._earlier = 0.0  # wall seconds before this process
 
     def carry_out(self, driver: Driver, checkpoint: Checkpoint | None) -> dict[str, Any]:
-        """Runs to the end and returns the summary. On SIGINT or SIGTERM, saves a checkpoint and raises `Stopped`."""
+        """Runs to the end and returns the summary. On SIGINT or SIGTERM, saves a checkpoint and raises `Stopped`; the
+        same if the driver raises `Paused`."""
 
         def stop(number: int) -> None:
             if self._signal is not None:
@@ -145,7 +146,7 @@ class Lifecycle:
                         self._look_after_checkpoints(self._saver, driver)
                 driver.engine.finish()
                 self._wait_for_checkpoint(driver)
-            except Stopped:
+            except (Stopped, Paused):
                 self._wait_for_checkpoint(driver)
                 self._begin_checkpoint(driver)
                 self._wait_for_checkpoint(driver)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,13 @@ from torch import nn
 from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
+from cabafl.engine.core import FOREVER
 from cabafl.engine.virtual import VirtualEngine
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor, Interrupt, Warn
 from cabafl.execution.choice import open_executor
 from cabafl.lifecycle.run import Lifecycle, Listener, experiment_text
+from cabafl.lifecycle.stopping import Paused
 from cabafl.recording.environment import environment
 from cabafl.recording.folder import EXPERIMENT, JOURNAL, SUMMARY, RunFolder
 from cabafl.toml import experiment_toml
@@ -47,6 +50,7 @@ def simulate(
     out: str | Path | None = None,
     listener: Listener | None = None,
     warn: Warn | None = None,
+    until: float | None = None,
 ) -> Result:
     """Runs an experiment in virtual time, from the beginning.
 
@@ -55,12 +59,16 @@ def simulate(
         out: The run folder to write, new or empty. None: nothing is written.
         listener: Called with every event as it happens (the classes of ``cabafl.recording.events``).
         warn: Called with one line about each problem from which the run recovered.
+        until: Stop at this virtual time, with a checkpoint in ``out``; `resume` continues, to the same bytes. None, or
+            a time after the end of the run: run to the end.
 
     Raises:
         UserError: If the experiment cannot be run as described, or ``out`` is not empty.
+        Paused: At the time ``until``.
         RunStopped: If the run cannot go on, for example because the disk is full; `resume` continues it.
         Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``.
     """
+    _check_until(until, out)
     with open_executor(experiment, warn) as workers:
         parts = assemble(experiment)
         announce(parts.method, warn)
@@ -69,7 +77,7 @@ def simulate(
         if out is not None:
             toml = experiment_toml(experiment, make_method(experiment).parameters)
             folder = RunFolder.create(Path(out), toml, environment(VirtualEngine.clock))
-        return _run(parts, executor, folder, listener)
+        return _run(parts, executor, folder, listener, until=until)
 
 
 def resume(
@@ -77,6 +85,7 @@ def resume(
     listener: Listener | None = None,
     warn: Warn | None = None,
     settings: Sequence[str] = (),
+    until: float | None = None,
 ) -> Result | None:
     """Continues an interrupted simulation in its folder. The result equals that of an uninterrupted run, byte for byte.
 
@@ -85,6 +94,7 @@ def resume(
         listener: See `simulate`.
         warn: See `simulate`.
         settings: How to carry out the rest (``run.workers=4``); settings that change the result are refused.
+        until: See `simulate`. A run that is past this time already stops at once.
 
     Returns:
         The result of the whole run, or None if the run was complete already.
@@ -93,8 +103,10 @@ def resume(
         UserError: If the folder holds no simulation that can be continued, or another process is writing to it.
         RunStopped: See `simulate`.
         Stopped: See `simulate`.
+        Paused: See `simulate`.
     """
     path = Path(path)
+    _check_until(until, path)
     if (path / SUMMARY).exists():
         return None
     _check_resumable(path, settings)
@@ -105,7 +117,16 @@ def resume(
         parts = assemble(experiment)
         checkpoint = load_checkpoint(path, experiment_text(path))
         folder.rewind(None if checkpoint is None else checkpoint.positions)
-        return _run(parts, workers.for_task(parts.task), folder, listener, checkpoint)
+        return _run(parts, workers.for_task(parts.task), folder, listener, checkpoint, until)
+
+
+def _check_until(until: float | None, out: str | Path | None) -> None:
+    if until is None:
+        return
+    if not 0 < until < FOREVER:
+        raise UserError(f"until = {until:g}: accepted: a virtual time in seconds, above 0")
+    if out is None:
+        raise UserError(f"until = {until:g}: needs a run folder (out), which keeps the checkpoint")
 
 
 def _check_resumable(path: Path, settings: Sequence[str]) -> None:
@@ -122,12 +143,20 @@ def _check_resumable(path: Path, settings: Sequence[str]) -> None:
 
 
 class VirtualDriver:
-    """The `Driver` of a simulation: every step handles one event of the engine's queue."""
+    """The `Driver` of a simulation: every step handles one event of the engine's queue. It raises `Paused` instead of
+    the first event after ``until``, unless the run ends before that anyway."""
 
-    def __init__(self, engine: VirtualEngine) -> None:
+    def __init__(self, engine: VirtualEngine, until: float | None = None) -> None:
         self.engine = engine
         self.step = engine.step
         self.state = engine.state
+        if until is not None and until < engine.horizon:
+            self.step = partial(self._step_until, until)
+
+    def _step_until(self, until: float) -> bool:
+        if self.engine.queue and self.engine.queue[0][0] > until:
+            raise Paused(until)
+        return self.engine.step()
 
     def begin(self, state: dict[str, Any] | None) -> None:
         """Starts at time 0 or at the time of the checkpoint."""
@@ -149,13 +178,14 @@ def _run(
     folder: RunFolder | None,
     listener: Listener | None,
     checkpoint: Checkpoint | None = None,
+    until: float | None = None,
 ) -> Result:
     model = parts.task.model
     run = Lifecycle(parts.experiment, model.layout, folder, listener)
     engine = make_engine(parts, executor, run.emit, run.check_stop)
     try:
         with np.errstate(over="ignore"):  # of the norm of a model that grows without bound, which is rejected for it
-            summary = run.carry_out(VirtualDriver(engine), checkpoint)
+            summary = run.carry_out(VirtualDriver(engine, until), checkpoint)
     finally:
         if folder is not None:
             folder.close()

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM stop a run between two events."""
+"""What stops a run between two events before its end: SIGINT, SIGTERM, or a time given in advance."""
 
 import signal
 import threading
@@ -12,6 +12,14 @@ class Stopped(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.signal = number
+
+
+class Paused(BaseException):
+    """Raised when a simulation has reached the time it was to run until. The run can be resumed."""
+
+    def __init__(self, time: float) -> None:
+        super().__init__(time)
+        self.time = time
 
 
 @contextmanager

@@ -155,7 +155,17 @@ class RunFolder:
 
 def read_metrics(path: Path) -> list[Evaluated]:
     """Reads ``metrics.csv``; the numbers are exactly those recorded."""
-    lines = (path / METRICS).read_text(encoding="utf-8").splitlines()
+    return _parsed((path / METRICS).read_text(encoding="utf-8"))
+
+
+def complete_metrics(path: Path) -> list[Evaluated]:
+    """As `read_metrics`, of a run that may have been killed in the middle of a line, which is left out."""
+    text = (path / METRICS).read_text(encoding="utf-8")
+    return _parsed(text[: text.rfind("\n") + 1])
+
+
+def _parsed(text: str) -> list[Evaluated]:
+    lines = text.splitlines()
     averaged = bool(lines) and lines[0].endswith(Evaluated._fields[-1])
     kinds = _KINDS if averaged else _KINDS[:-2]
     return [Evaluated(*(kind(text) for kind, text in zip(kinds, line.split(","), strict=True))) for line in lines[1:]]

@@ -71,7 +71,7 @@ def build_report(
     title = title or title_of(by_label(runs), "Comparison" if sweep is None else f"Sweep of {', '.join(sweep.keys)}")
     contents = _table_files(measures, main, speedups, sweep) | _figure_files(figures)
     contents["report.html"] = page(runs, main, speedups, figures, title, look).encode()
-    files = _write(Path(out), contents)
+    files = write_files(Path(out), contents)
     return ReportPaths(files[-1], files, [*main, *speedups] if sweep is None else main)
 
 
@@ -135,7 +135,8 @@ def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> li
     return notes
 
 
-def _write(out: Path, contents: dict[str, bytes]) -> list[Path]:
+def write_files(out: Path, contents: dict[str, bytes]) -> list[Path]:
+    """Writes file name -> content into ``out`` and its folder ``figures``, each file atomically; returns the paths."""
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():

@@ -1,0 +1,69 @@
+"""What a search optimises: the accuracy, or the cost to reach one."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from cabafl.errors import UserError
+from cabafl.recording.events import Evaluated
+from cabafl.recording.metrics import WINDOW, best_window_mean, first_evaluations
+from cabafl.reporting.measures import INFINITE, cost_to
+
+# A trial without the target has a score beyond every cost, and the higher the accuracy the better. Searches compare
+# scores only, so the size of the number does not matter.
+NOT_REACHED = 1e15
+COSTS = {"time": "time", "energy": "joules", "transfers": "transfers"}  # name in a metric -> name of the cost
+
+
+@dataclass(frozen=True)
+class Metric:
+    """``accuracy``, or ``time_to_45`` and the like: ``cost`` until ``target`` percent."""
+
+    name: str
+    cost: str | None = None
+    target: float = 0.0
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a low score is a good one."""
+        return self.cost is not None
+
+    def loss(self, score: float) -> float:
+        """The score turned so that lower is better."""
+        return score if self.lower_is_better else -score
+
+    def reached(self, score: float) -> bool:
+        """Whether the score is that of a trial that has reached the target. It then stays as it is in longer runs."""
+        return self.cost is not None and score < NOT_REACHED
+
+    def score(self, runs: Sequence[Sequence[Evaluated]], whole: bool) -> float:
+        """The mean over the runs of a trial, one per seed; ``whole`` as in `accuracy`. A cost counts only if all runs
+        have reached the target."""
+        mean = fmean(accuracy(rows, whole) for rows in runs)
+        if self.cost is None:
+            return mean
+        costs = [cost_to(rows, self.cost, self.target) for rows in runs]
+        return NOT_REACHED * (2 - mean) if INFINITE in costs else fmean(costs)
+
+
+def accuracy(rows: Sequence[Evaluated], whole: bool) -> float:
+    """Accuracy of the best window of versions, as in reports, of a ``whole`` run. Of a part of a run, or a run with too
+    few versions, the window is at most half of the versions, so that the start of the curve does not count."""
+    first = first_evaluations([row.version for row in rows])
+    values = [row.accuracy for row, new in zip(rows, first, strict=True) if new]
+    half = min(WINDOW, (len(values) + 1) // 2)
+    best = best_window_mean(values, WINDOW if whole and len(values) >= WINDOW else half)
+    assert best is not None  # every run begins with an evaluation
+    return best[0]
+
+
+def parse_metric(text: str) -> Metric:
+    """Reads ``--metric``; raises `UserError` if it is neither ``accuracy`` nor a cost to a percentage."""
+    if text == "accuracy":
+        return Metric(text)
+    match = re.fullmatch(r"(\w+?)_to_(\d+(?:\.\d+)?)", text)
+    if match is None or match[1] not in COSTS or not 0 < float(match[2]) <= 100:
+        costs = ", ".join(f"{name}_to_45" for name in COSTS)
+        raise UserError(f"--metric = {text!r}: accepted: accuracy, or {costs}, with any percentage")
+    return Metric(text, COSTS[match[1]], float(match[2]))
