@@ -24,7 +24,7 @@ HALF = 1e-3  # what is remembered is rounded to half precision
 def four_uploads(trust: float | str) -> World:
     """Two devices in two slots: device 0 uploads at 1, 2 and 3, device 1 at 2.5."""
     return World(
-        EvenKeel(EvenKeelParameters(step=0.5, trust=trust, features="off")),  # type: ignore[arg-type]
+        EvenKeel(EvenKeelParameters(step=0.5, trust=trust, decay=0.0, features="off")),  # type: ignore[arg-type]
         fleet([1.0, 2.5]),
         updates_in_turn(UPDATES),
         initial=vector(1, 1),
@@ -65,7 +65,7 @@ def test_trust_is_what_the_last_update_predicts() -> None:
 @pytest.mark.parametrize(("slots", "step"), [(1, 1.0), (2, 1.0), (4, 0.5)])
 def test_the_step_follows_the_number_of_slots(slots: int, step: float) -> None:
     world = World(
-        EvenKeel(EvenKeelParameters(features="off")),
+        EvenKeel(EvenKeelParameters(decay=0.0, features="off")),
         fleet([1.0] * 5),
         lambda job: job.weights + 1,
         initial=vector(0),
@@ -75,6 +75,20 @@ def test_the_step_follows_the_number_of_slots(slots: int, step: float) -> None:
     np.testing.assert_allclose(world.published[0], [step], rtol=1e-6)
 
 
+def test_weight_decay_sets_in_with_the_visits() -> None:
+    """One device and no updates: 0.5 * 0.1 * a / (a + 10) of the model goes at the a-th visit."""
+    world = World(
+        EvenKeel(EvenKeelParameters(step=0.5, decay=0.1, features="off")),
+        fleet([1.0]),
+        lambda job: job.weights,
+        initial=vector(1),
+        slots=1,
+        limits=Limits(seconds=3.0),
+    ).run()
+    shares = [1 - 0.5 * 0.1 * visits / (visits + 10) for visits in (1, 2, 3)]
+    np.testing.assert_allclose(np.ravel(world.published), np.cumprod(shares), rtol=1e-6)
+
+
 def test_statistics_are_mixed_and_stay_between_old_and_uploaded() -> None:
     """The second entry is a buffer: never calibrated, so a variance cannot become negative."""
 
@@ -82,7 +96,7 @@ def test_statistics_are_mixed_and_stay_between_old_and_uploaded() -> None:
         return vector(0.0, 0.25)
 
     world = World(
-        EvenKeel(EvenKeelParameters(step=0.5, features="off")),
+        EvenKeel(EvenKeelParameters(step=0.5, decay=0.0, features="off")),
         fleet([1.0, 1.0]),
         train,
         initial=vector(1, 1),
@@ -105,7 +119,7 @@ def test_a_lost_job_changes_nothing_that_is_remembered() -> None:
         return vector(np.nan) if device == 0 else vector(float(job.weights[0]) + 1)  # type: ignore[attr-defined]
 
     world = World(
-        EvenKeel(EvenKeelParameters(step=0.5, features="off")),
+        EvenKeel(EvenKeelParameters(step=0.5, decay=0.0, features="off")),
         fleet([1.0, 1.0, 1.0]),
         train,
         initial=vector(0),
@@ -135,7 +149,7 @@ def test_every_device_is_selected_equally_often(tmp_path: Path) -> None:
 
 def test_a_run_with_a_number_of_jobs_ends() -> None:
     world = World(
-        EvenKeel(EvenKeelParameters(features="off")),
+        EvenKeel(EvenKeelParameters(decay=0.0, features="off")),
         fleet([1.0, 1.5, 2.0]),
         lambda job: job.weights + 1,
         initial=vector(0),

@@ -4,11 +4,14 @@ An update says where its own device pulls; with unbalanced data that is not wher
 remembers the last update of every device, h_k, and their mean over the fleet, h. When device k uploads its update
 Delta_k (the trained minus the received model), with the step eta:
 
-    v = Delta_k + s (h - h_k);   w <- w + eta v;   then h_k <- Delta_k, and h with it
+    v = Delta_k + s (h - h_k);   w <- (1 - eta lambda) w + eta v;   then h_k <- Delta_k, and h with it
 
 What a device pulls every time is taken out of the step and replaced by what the whole fleet pulls; what is new counts
 in full. Every device is selected equally often, so v is right on average whatever s and h_k are: they only decide how
 much it scatters. s is the share of an update that last time's update predicts, estimated as the run goes on (`Trust`).
+
+lambda is a weight decay that sets in slowly: after a visits per device, lambda = decay a / (a + 10). By then the model
+knows many samples by heart, and updates teach it more of that.
 
 Memory: with more devices than ``groups``, devices of similar data share one h_k, the mean of their recent updates. They
 are grouped by middle-layer activations, collected once, before the first dispatch (`groups`). Statistics of batch
@@ -31,6 +34,7 @@ from cabafl.state import State, frozen
 
 Half = npt.NDArray[np.float16]
 LARGEST_HALF = 6e4  # of float16
+HALFWAY = 10.0  # visits per device after which half of the weight decay applies
 MEMORY = 0.95  # of `Trust`, per upload: about the last 20 count
 
 
@@ -42,6 +46,9 @@ class EvenKeelParameters(Parameters):
     )
     trust: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = Field(
         "auto", description="s, how far a remembered update counts: auto (estimated) | 0 (not at all) to 1"
+    )
+    decay: float = Field(
+        0.005, ge=0, lt=1, description="weight decay per update that the model makes, once devices were visited often"
     )
     groups: int = Field(100, ge=1, description="updates the server remembers; larger fleets are grouped by features")
     features: Literal["auto", "off"] | FeatureKind = Field(
@@ -145,7 +152,10 @@ class EvenKeel(SlotMethod):
         remembered, mean = self.memory.of(device), self.memory.mean
         known = 0.0 if remembered is None else remembered.astype(np.float64)
         share = self.trust.share
-        self.model = self._moved(update + share * (mean - known), upload.weights[trainable:])
+        visits = (server.version + 1) / len(server.sizes)
+        course = update + share * (mean - known)
+        course -= self.parameters.decay * visits / (visits + HALFWAY) * self.model[:trainable]
+        self.model = self._moved(course, upload.weights[trainable:])
         if remembered is not None and self.parameters.trust == "auto":
             self.trust.learn(known - mean, update - mean)
         self.memory.remember(device, update)

@@ -99,6 +99,12 @@ def test_scores() -> None:
     assert time.score([rising, rising[2:]], whole=True) == 25
 
 
+def test_averaged_models_are_judged_where_there_are_some() -> None:
+    rows = [evaluation(float(t), t, 0.1)._replace(averaged_accuracy=t / 100, averaged_loss=1.0) for t in range(41)]
+    assert parse_metric("accuracy").score([rows], whole=True) == pytest.approx(0.355)
+    assert parse_metric("time_to_25").score([rows], whole=True) == 25
+
+
 def test_trials_without_the_target_are_behind_by_their_accuracy() -> None:
     metric = parse_metric("time_to_90")
     low, high = ([evaluation(float(t), t, top * t / 40) for t in range(41)] for top in (0.5, 0.8))

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from cabafl.errors import UserError
 from cabafl.recording.events import Evaluated
-from cabafl.recording.metrics import WINDOW, best_window_mean, first_evaluations
+from cabafl.recording.metrics import WINDOW, averaged_rows, best_window_mean, first_evaluations
 from cabafl.reporting.measures import INFINITE, cost_to
 
 # A trial without the target has a score beyond every cost, and the higher the accuracy the better. Searches compare
@@ -40,6 +40,7 @@ class Metric:
     def score(self, runs: Sequence[Sequence[Evaluated]], whole: bool) -> float:
         """The mean over the runs of a trial, one per seed; ``whole`` as in `accuracy`. A cost counts only if all runs
         have reached the target."""
+        runs = [averaged_rows(rows) or rows for rows in runs]  # as in reports: averaged models, if there are any
         mean = fmean(accuracy(rows, whole) for rows in runs)
         if self.cost is None:
             return mean
