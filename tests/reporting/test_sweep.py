@@ -81,7 +81,7 @@ def test_combinations_without_accuracy_are_left_out(tmp_path: Path) -> None:
 
 
 def test_every_value_has_its_own_colour() -> None:
-    one = sweep_styles(sweep_of({"cabafl": {"k": list(range(10))}}))
+    one = sweep_styles(sweep_of({"cabafl": {"k": list(range(len(COLOURS)))}}))
     assert [style.colour for style in one.values()] == list(COLOURS)
     many = sweep_styles(sweep_of({"cabafl": {"k": list(range(40))}}))
     assert len({(style.colour, style.dashes) for style in many.values()}) == 40
