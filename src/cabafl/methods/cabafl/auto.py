@@ -11,7 +11,7 @@ labels. With f_g, the sum of all features:
     alpha = (1 + r) / 2            size is evidence only as far as samples are alike
     gamma = 0.3 (1 - r)            there is something to screen only if devices differ
     sigma = 3 - 2 r                on the relative scale: the choice needs freedom only if devices differ
-    k                              a model is aggregated when its trace is as balanced as a hundred random devices
+    k                              a model is aggregated when its trace is as balanced as fifty random devices
     m                              doubles if a collection ranks the devices much as the one before, halves if not
 
 docs/cabafl.md gives the reasons and the values on real splits. Medians, because devices may lie about both numbers.
@@ -30,7 +30,7 @@ from cabafl.state import State
 NAMES = ("k", "alpha", "gamma", "sigma", "m")
 START: dict[str, Any] = {"k": 10, "m": 50, **dict.fromkeys(("alpha", "gamma", "sigma"), math.nan)}
 # NaN: the first collection decides, before it is used
-BALANCE = 100  # a trace is complete when it is this many times as balanced as a typical device
+BALANCE = 50  # a trace is complete when it is this many times as balanced as a typical device
 SHORTEST, LONGEST = 2, 20  # trainings of a cycle
 CYCLES = 10  # about this many cycles make up the mean length
 FEWEST, MOST = 10, 400  # aggregations between two collections
@@ -64,7 +64,7 @@ ShareOrAuto = Annotated[Literal["auto"] | float, BeforeValidator(_auto_or_share)
 LevelOrAuto = Annotated[Literal["auto"] | float, BeforeValidator(_auto_or_level)]
 
 
-class Measures(NamedTuple):
+class FeatureSpread(NamedTuple):
     """What the rules read from a feature table."""
 
     devices: Floats  # d_j, shape (devices,); NaN for a device whose feature is unknown
@@ -72,7 +72,7 @@ class Measures(NamedTuple):
     evenness: float  # r
 
 
-def measure(features: FeatureTable, sizes: Ints) -> Measures:
+def measure(features: FeatureTable, sizes: Ints) -> FeatureSpread:
     """d_j, d and r. If no device is known, the devices count as even.
 
     Only inner products that the table keeps anyway: no pass over its rows.
@@ -84,9 +84,9 @@ def measure(features: FeatureTable, sizes: Ints) -> Measures:
         devices[known] = np.maximum(1.0 - features.products[known] / (norm * np.sqrt(features.squares[known])), 0.0)
     known = ~np.isnan(devices)
     if not known.any():
-        return Measures(devices, 0.0, 1.0)
+        return FeatureSpread(devices, 0.0, 1.0)
     skew = float(np.median(2.0 * sizes[known] * devices[known]))
-    return Measures(devices, float(np.median(devices[known])), 1.0 / math.sqrt(max(skew, 1.0)))
+    return FeatureSpread(devices, float(np.median(devices[known])), 1.0 / math.sqrt(max(skew, 1.0)))
 
 
 def agreement(before: Floats, now: Floats) -> float | None:
