@@ -15,19 +15,23 @@ from cabafl.execution.inline import LazyExecutor
 from cabafl.learning.evaluation import Score
 from cabafl.methods.base import Method, Weights
 from cabafl.rng import rng
+from tests.runs import AUTO
 from tests.scripted import vector
 
 DEVICES, SLOTS = 8, 3
 UNDEFENDED = DefenceRules(None, None, None)  # as in a simulation
 SECONDS = 60.0
+CABAFL_AUTO = "cabafl auto"
 INITIAL = vector(0.5, -0.25, 1.0, 2.0)
 FEATURES = rng(1, "features").random((DEVICES, 5)).astype(np.float32)
 SIZES = [10, 40, 20, 80, 30, 60, 50, 70]
 
 
 def method_named(name: str) -> Method:
-    """A method with its defaults; CaBaFL with smaller caches."""
+    """A method with its defaults; CaBaFL with smaller caches; `CABAFL_AUTO` with settings that tune themselves."""
     extra = ["method.m=6", "method.k=3"] if name == "cabafl" else []
+    if name == CABAFL_AUTO:
+        name, extra = "cabafl", AUTO
     return make_method(load_experiment(None, [f"method.name={name}", *extra]))
 
 

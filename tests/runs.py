@@ -8,6 +8,9 @@ from cabafl import methods
 METHODS = ["cabafl", "fedavg"]  # for slow tests
 ALL_METHODS = list(methods.NAMES)
 FILES = ("events.jsonl", "metrics.csv", "model.safetensors")
+AUTO = [
+    f"method.{key}=auto" for key in ("k", "alpha", "gamma", "sigma", "m")
+]  # CaBaFL with settings that tune themselves
 OWN = {"cabafl": ["method.m=2", "method.k=3"]}
 
 

@@ -50,6 +50,7 @@ def test_numbers_are_in_ascending_order(values: list[int]) -> None:
 
 def test_rows_are_in_the_natural_order_of_the_values() -> None:
     assert labels("method.k=10,5,20") == ["k = 5", "k = 10", "k = 20"]
+    assert labels("method.k=20,auto,5") == ["k = 20", "k = auto", "k = 5"]  # not all numbers: as given
     assert labels("data.partition=iid,dirichlet") == ["partition = iid", "partition = dirichlet"]
     assert labels("method.k=5,10", "data.beta=0.5,0.1") == [
         "k = 5, beta = 0.1",
@@ -138,8 +139,8 @@ WRONG = {
     ("beta=0.1,0.5",): "beta: not a key; accepted: section.key",
     ("method.k=",): "method.k = : no value",
     ("method.k=5,,10",): "method.k = 5,,10: an empty value",
-    ("method.k=5,many",): "method.k = 'many': input should be a valid integer",
-    ("method.k=5,2.5",): "method.k = 2.5: input should be a valid integer",
+    ("method.k=5,many",): "method.k = 'many': accepted: 'auto' or a whole number from 1",
+    ("method.k=5,2.5",): "method.k = 2.5: accepted: 'auto' or a whole number from 1",
     ("data.beta=0.1,-1",): "data.beta = -1: input should be greater than 0",
     ("method.k=5,10,5",): "method.k = 5,10,5: 5 is there twice",
     ("data.beta=1,1.0",): "data.beta = 1,1.0: 1 is there twice",

@@ -19,7 +19,7 @@ from cabafl.engine.tensors import Abandoned, write_tensors
 from cabafl.engine.wall import WallEngine
 from cabafl.methods.base import Weights
 from cabafl.state import Arrays, frozen
-from tests.fleet_play import DEVICES, FEATURES, INITIAL, SIZES, Play, method_named, trained, wall_engine
+from tests.fleet_play import CABAFL_AUTO, DEVICES, FEATURES, INITIAL, SIZES, Play, method_named, trained, wall_engine
 from tests.runs import ALL_METHODS
 from tests.scripted import World, fleet
 
@@ -110,7 +110,7 @@ def moments(engine: WallEngine, kept: list[tuple[Snapshot, str]], run: Play) -> 
     run.run()
 
 
-@pytest.mark.parametrize("method", ALL_METHODS)
+@pytest.mark.parametrize("method", [*ALL_METHODS, CABAFL_AUTO])
 def test_a_run_on_real_devices_does_not_change_its_snapshots(method: str) -> None:
     engine = wall_engine(method, lambda event: None)
     kept: list[tuple[Snapshot, str]] = []
@@ -120,7 +120,7 @@ def test_a_run_on_real_devices_does_not_change_its_snapshots(method: str) -> Non
     assert all(content(snapshot) == before for snapshot, before in kept)
 
 
-@pytest.mark.parametrize("method", ALL_METHODS)
+@pytest.mark.parametrize("method", [*ALL_METHODS, CABAFL_AUTO])
 def test_a_simulation_does_not_change_its_snapshots(method: str) -> None:
     world = simulation(method)
     world.engine.start()
@@ -144,7 +144,7 @@ def simulation(method: str) -> World:
     )
 
 
-@pytest.mark.parametrize("method", ALL_METHODS)
+@pytest.mark.parametrize("method", [*ALL_METHODS, CABAFL_AUTO])
 def test_no_method_changes_a_model_in_place(method: str) -> None:
     """Every model is made read-only as soon as the engine or the method has it."""
     world = simulation(method)

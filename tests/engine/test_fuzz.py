@@ -32,7 +32,7 @@ from cabafl.execution.inline import LazyExecutor
 from cabafl.learning.evaluation import Score
 from cabafl.methods.base import LossReason, Method, Weights
 from cabafl.recording.events import Event
-from tests.runs import ALL_METHODS
+from tests.runs import ALL_METHODS, AUTO
 from tests.scripted import vector
 
 EXAMPLES = int(os.environ.get("CABAFL_FUZZ", "25"))
@@ -42,6 +42,7 @@ TRAINABLE = 4
 VARIANTS: dict[str, list[str]] = {
     **{name: [f"method.name={name}"] for name in ALL_METHODS if name != "cabafl"},
     "cabafl": ["method.m=2", "method.k=2"],
+    "cabafl auto": AUTO,
     "cabafl by size": ["method.m=1", "method.k=1", "method.selection=size", "method.aggregation=mean"],
     "cabafl with alpha 0": ["method.m=2", "method.k=3", "method.alpha=0", "method.l1_cache=false"],
     "fedavg over all": ["method.name=fedavg", "method.normaliser=all", "method.round_timeout=4"],

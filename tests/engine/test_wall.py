@@ -12,9 +12,10 @@ from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules
 from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
 from cabafl.engine.virtual import VirtualEngine
-from cabafl.recording.events import Collection, Dispatched, Event, Lost, Published
+from cabafl.recording.events import Collection, Dispatched, Event, Lost, Noted, Published
 from cabafl.state import Decoder, Encoder
 from tests.fleet_play import (
+    CABAFL_AUTO,
     DEVICES,
     FEATURES,
     INITIAL,
@@ -34,7 +35,8 @@ from tests.scripted import ScriptedExecutor, timetable, vector
 def decisions(events: list[Event]) -> list[tuple[Any, ...]]:
     """What the method decided, without the clock."""
     sent = [("dispatch", e.job, e.device, e.slot, e.version) for e in events if isinstance(e, Dispatched)]
-    return [*sent, *[("publish", e.version, repr(e.facts)) for e in events if isinstance(e, Published)]]
+    tuned = [("auto", repr(e.facts)) for e in events if isinstance(e, Noted) and e.kind == "auto"]
+    return [*sent, *tuned, *[("publish", e.version, repr(e.facts)) for e in events if isinstance(e, Published)]]
 
 
 def simulated(name: str, inputs: list[Input], events: list[Event]) -> list[Event]:
@@ -70,7 +72,7 @@ def simulated(name: str, inputs: list[Input], events: list[Event]) -> list[Event
     return made
 
 
-@pytest.mark.parametrize("name", [*ALL_METHODS])
+@pytest.mark.parametrize("name", [*ALL_METHODS, CABAFL_AUTO])
 def test_the_simulator_takes_the_decisions_of_a_deployed_run(name: str) -> None:
     events: list[Event] = []
     inputs = Play(wall_engine(name, events.append), seed=5).run()
@@ -80,14 +82,19 @@ def test_the_simulator_takes_the_decisions_of_a_deployed_run(name: str) -> None:
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.integers(0, 10_000), st.integers(1, 60), st.sampled_from([UNDEFENDED, DefenceRules(0.8, 1.0, 0.5, 1.0)]))
-def test_a_killed_server_comes_back_through_its_journal(seed: int, cut: int, rules: DefenceRules) -> None:
+@given(
+    st.sampled_from(["cabafl", CABAFL_AUTO]),
+    st.integers(0, 10_000),
+    st.integers(1, 60),
+    st.sampled_from([UNDEFENDED, DefenceRules(0.8, 1.0, 0.5, 1.0)]),
+)
+def test_a_killed_server_comes_back_through_its_journal(name: str, seed: int, cut: int, rules: DefenceRules) -> None:
     """Stores the state after some inputs and handles the rest in a new engine: the same events as without a stop."""
     events: list[Event] = []
-    whole = wall_engine("cabafl", events.append, rules)
+    whole = wall_engine(name, events.append, rules)
     inputs = Play(whole, seed).run()
     first: list[Event] = []
-    engine = wall_engine("cabafl", first.append, rules)
+    engine = wall_engine(name, first.append, rules)
     for given_input in inputs[:cut]:
         engine.handle(given_input)
     encoder = Encoder()
@@ -95,7 +102,7 @@ def test_a_killed_server_comes_back_through_its_journal(seed: int, cut: int, rul
         return  # nothing to store yet
     tree = encoder.encode(engine.state())
     second: list[Event] = []
-    other = wall_engine("cabafl", second.append, rules)
+    other = wall_engine(name, second.append, rules)
     other.restore(Decoder({name: np.array(a) for name, a in encoder.arrays.items()}).decode(tree))
     for given_input in inputs[cut:]:
         other.handle(given_input)

@@ -15,16 +15,16 @@ from cabafl.errors import RunStopped
 from cabafl.execution.base import EvaluateJob, TrainJob
 from cabafl.execution.choice import open_executor, worker_count
 from cabafl.execution.pool import ProcessExecutor
-from tests.runs import ALL_METHODS, METHODS, same_bytes, settings
+from tests.runs import ALL_METHODS, AUTO, METHODS, same_bytes, settings
 
 EXECUTORS = ["run.workers=1", "run.workers=2", "run.workers=3"]
 
 
-@pytest.mark.parametrize("method", ALL_METHODS)
-def test_same_bytes_for_any_number_of_workers(method: str, tmp_path: Path) -> None:
-    simulate(load_experiment(None, settings(method, "run.workers=0")), out=tmp_path / "inline")
+@pytest.mark.parametrize(("method", "more"), [*((method, []) for method in ALL_METHODS), ("cabafl", AUTO)])
+def test_same_bytes_for_any_number_of_workers(method: str, more: list[str], tmp_path: Path) -> None:
+    simulate(load_experiment(None, settings(method, *more, "run.workers=0")), out=tmp_path / "inline")
     for number, executor in enumerate(EXECUTORS if method in METHODS else ["run.workers=2"]):
-        simulate(load_experiment(None, settings(method, executor)), out=tmp_path / str(number))
+        simulate(load_experiment(None, settings(method, *more, executor)), out=tmp_path / str(number))
         same_bytes(tmp_path / "inline", tmp_path / str(number))
 
 

@@ -24,7 +24,7 @@ from cabafl.lifecycle.run import Saver
 from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Stopped
 from cabafl.state import Decoder, Encoder, State
-from tests.runs import ALL_METHODS, METHODS, same_bytes, settings
+from tests.runs import ALL_METHODS, AUTO, METHODS, same_bytes, settings
 
 CABAFL = [sys.executable, "-m", "cabafl"]
 INLINE = ["run.workers=0", "run.checkpoint_every=0.05"]
@@ -46,8 +46,13 @@ LIARS = ["fleet.faults.attack=noise", "fleet.faults.attack_share=0.3", "run.defe
 LIARS += ["run.defence.feature_clip=2", "run.defence.sample_quantile=0.7", "fleet.idle_watts=1.7"]
 
 
-@pytest.mark.parametrize("more", [[], LIARS], ids=["honest", "liars"])
-@pytest.mark.parametrize("method", ALL_METHODS)
+CASES = [(method, more) for method in ALL_METHODS for more in ([], LIARS)] + [
+    ("cabafl", AUTO),
+    ("cabafl", LIARS + AUTO),
+]
+
+
+@pytest.mark.parametrize(("method", "more"), CASES)
 def test_a_run_stopped_again_and_again_ends_in_the_same_bytes(method: str, more: list[str], tmp_path: Path) -> None:
     experiment = load_experiment(None, settings(method, *INLINE, *more))
     simulate(experiment, tmp_path / "whole")

@@ -16,7 +16,7 @@ from cabafl.errors import RunStopped, UserError
 if TYPE_CHECKING:
     from cabafl.comparison.tuning.halving import Trial
     from cabafl.comparison.tuning.search import Search, SearchPlan
-    from cabafl.reporting.tuning import Tuning
+    from cabafl.reporting.tuning import TuningSummary
 
 SHOWN = 10  # trials in the terminal
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -125,7 +125,7 @@ def _report(plan: "SearchPlan", search: "Search", out: Path, quiet: bool) -> Non
         console.print(line, soft_wrap=True)
 
 
-def closing_lines(tuning: "Tuning", trials: "list[Trial]", out: Path) -> list[str]:
+def closing_lines(tuning: "TuningSummary", trials: "list[Trial]", out: Path) -> list[str]:
     """What the terminal shows below the table."""
     from cabafl.comparison.tuning.halving import saved_seconds
     from cabafl.comparison.tuning.results import BEST

@@ -20,13 +20,14 @@ normalisation are no directions: they are mixed, (1 - eta) old + eta uploaded.
 Nobody waits: there are neither rounds nor buffers. A lost job changes nothing but who is next.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from cabafl.methods.base import FeatureKind, Floats, Ints, Needs, Parameters, Server, Upload, Weights
+from cabafl.methods.base import Floats, Ints, Needs, Parameters, Server, Upload, Weights
+from cabafl.methods.cabafl.auto import ShareOrAuto
 from cabafl.methods.cabafl.selector import SelectionCounts, draw
 from cabafl.methods.groups import grouped
 from cabafl.methods.slots import SlotMethod
@@ -38,20 +39,27 @@ HALFWAY = 10.0  # visits per device after which half of the weight decay applies
 MEMORY = 0.95  # of `Trust`, per upload: about the last 20 count
 
 
+def _auto_or_step(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1):
+        return value if value == "auto" else float(value)
+    raise ValueError("accepted: 'auto' or a number above 0, at most 1")
+
+
+StepOrAuto = Annotated[Literal["auto"] | float, BeforeValidator(_auto_or_step)]
+
+
 class EvenKeelParameters(Parameters):
     """Parameters of EvenKeel; the defaults need no tuning."""
 
-    step: Literal["auto"] | Annotated[float, Field(gt=0, le=1)] = Field(
-        "auto", description="eta: auto (2 / slots, at most 1) | above 0, up to 1"
-    )
-    trust: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = Field(
+    step: StepOrAuto = Field("auto", description="eta: auto (2 / slots, at most 1) | above 0, up to 1")
+    trust: ShareOrAuto = Field(
         "auto", description="s, how far a remembered update counts: auto (estimated) | 0 (not at all) to 1"
     )
     decay: float = Field(
         0.005, ge=0, lt=1, description="weight decay per update that the model makes, once devices were visited often"
     )
     groups: int = Field(100, ge=1, description="updates the server remembers; larger fleets are grouped by features")
-    features: Literal["auto", "off"] | FeatureKind = Field(
+    features: Literal["auto", "off", "activations", "activation_counts", "labels"] = Field(
         "auto", description="what devices are grouped by: auto (activations, if they are more than groups)"
     )
 

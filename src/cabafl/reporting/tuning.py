@@ -48,7 +48,7 @@ class TrialRow:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class TuningSummary:
     """All trials, the best first. ``cost`` and ``target`` are those of a metric such as ``time_to_45``."""
 
     keys: Sequence[TunedKey]
@@ -89,7 +89,7 @@ class Tuning:
         return {} if row.cost is None else {row.reached: SCALE[self.cost] * row.cost}
 
 
-def trial_table(tuning: Tuning, most: int | None = None) -> Table:
+def trial_table(tuning: TuningSummary, most: int | None = None) -> Table:
     """The trials, the best first; at most ``most`` of them."""
     headings = ["trial", *(key.name for key in tuning.keys), "ran", "accuracy [%]"]
     headings += [] if tuning.cost is None else [tuning.label]
@@ -99,7 +99,7 @@ def trial_table(tuning: Tuning, most: int | None = None) -> Table:
     return Table(title, headings, rows)
 
 
-def _cells(tuning: Tuning, row: TrialRow) -> list[Cell]:
+def _cells(tuning: TuningSummary, row: TrialRow) -> list[Cell]:
     best = row is tuning.best
     texts = [str(row.number), *(value_text(row.values[key.key]) for key in tuning.keys)]
     texts.append(tuning.rungs[row.reached - 1] if row.reached else NOT_AVAILABLE)
@@ -111,7 +111,7 @@ def _cells(tuning: Tuning, row: TrialRow) -> list[Cell]:
     return [*cells, Cell(f"{row.processor:,.1f}"), Cell(row.state)]
 
 
-def trials_csv(tuning: Tuning) -> str:
+def trials_csv(tuning: TuningSummary) -> str:
     """The same as raw numbers; an empty field means not available."""
     cost = [] if tuning.cost is None else [tuning.metric]
     keys = [key.key for key in tuning.keys]

@@ -14,13 +14,13 @@ from cabafl.recording.metrics import WINDOW, first_evaluations
 from cabafl.reporting.figures import RenderedFigure, escaped, render
 from cabafl.reporting.series import moving_mean
 from cabafl.reporting.styles import COLOURS
-from cabafl.reporting.tuning import TrialRow, TunedKey, Tuning
+from cabafl.reporting.tuning import TrialRow, TunedKey, TuningSummary
 
 BEST = COLOURS[0]
 MISSING = 0.97  # height at which trials without the target are marked, as a share of the axes
 
 
-def tuning_figures(tuning: Tuning) -> list[RenderedFigure]:
+def tuning_figures(tuning: TuningSummary) -> list[RenderedFigure]:
     """All figures; importances only if there are any."""
     dots = "A dot for each rung that the trial has reached; compare dots of one colour."
     figures = [
@@ -34,13 +34,13 @@ def tuning_figures(tuning: Tuning) -> list[RenderedFigure]:
     return figures
 
 
-def _colour(tuning: Tuning, reached: int) -> Any:
+def _colour(tuning: TuningSummary, reached: int) -> Any:
     """Darker blue for a higher rung."""
     top = len(tuning.rungs)
     return mpl.colormaps["Blues"](0.95 if top == 1 else 0.35 + 0.6 * (reached - 1) / (top - 1))
 
 
-def _legend(figure: Figure, tuning: Tuning, more: Sequence[Line2D], line: bool = False) -> None:
+def _legend(figure: Figure, tuning: TuningSummary, more: Sequence[Line2D], line: bool = False) -> None:
     look: dict[str, Any] = {"linewidth": 2} if line else {"linestyle": "", "marker": "o", "markersize": 7}
     handles = []
     for reached in range(len(tuning.rungs), 0, -1):
@@ -56,14 +56,14 @@ def _star() -> Line2D:
     return Line2D([], [], color=BEST, linestyle="", marker="*", markersize=13, label="best")
 
 
-def _missing(tuning: Tuning) -> list[Line2D]:
+def _missing(tuning: TuningSummary) -> list[Line2D]:
     if tuning.cost is None or all(tuning.value(row) is not None for row in tuning.rows if row.reached):
         return []
     label = f"{tuning.target:g} % not reached"
     return [Line2D([], [], color="0.4", linestyle="", marker="x", markersize=7, label=label)]
 
 
-def _dots(axes: Any, tuning: Tuning, rows: Sequence[TrialRow], x: Sequence[float]) -> None:
+def _dots(axes: Any, tuning: TuningSummary, rows: Sequence[TrialRow], x: Sequence[float]) -> None:
     """A dot per trial and rung; a cross at the top for a trial without the target; a star for the best."""
     for row, place in sorted(zip(rows, x, strict=True), key=lambda pair: pair[0].reached):
         if not row.reached:
@@ -86,7 +86,7 @@ def _tidy(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _history(tuning: Tuning) -> Figure:
+def _history(tuning: TuningSummary) -> Figure:
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
     rows = sorted(tuning.rows, key=lambda row: row.number)
@@ -108,7 +108,7 @@ def _history(tuning: Tuning) -> Figure:
     return figure
 
 
-def _curves(tuning: Tuning) -> Figure:
+def _curves(tuning: TuningSummary) -> Figure:
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
     for row in sorted(tuning.rows, key=lambda row: (row is tuning.best, row.reached)):
@@ -131,7 +131,7 @@ def _curves(tuning: Tuning) -> Figure:
     return figure
 
 
-def _panels(tuning: Tuning) -> Figure:
+def _panels(tuning: TuningSummary) -> Figure:
     columns = min(3, len(tuning.keys))
     lines = math.ceil(len(tuning.keys) / columns)
     figure = Figure(figsize=(max(9, 3.4 * columns + 2), 0.6 + 3.2 * lines), layout="constrained")
@@ -146,7 +146,7 @@ def _panels(tuning: Tuning) -> Figure:
     return figure
 
 
-def _over_key(axes: Any, tuning: Tuning, key: TunedKey) -> None:
+def _over_key(axes: Any, tuning: TuningSummary, key: TunedKey) -> None:
     values = [row.values[key.key] for row in tuning.rows]
     if key.choices:
         axes.set_xticks(range(len(key.choices)), [escaped(text) for text in key.choices])
@@ -159,7 +159,7 @@ def _over_key(axes: Any, tuning: Tuning, key: TunedKey) -> None:
     _tidy(axes)
 
 
-def _importance(tuning: Tuning) -> Figure:
+def _importance(tuning: TuningSummary) -> Figure:
     names = list(tuning.importances)[::-1]
     shares = [100 * tuning.importances[name] for name in names]
     figure = Figure(figsize=(9, 1.2 + 0.45 * len(names)), layout="constrained")

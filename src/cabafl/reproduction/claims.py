@@ -33,13 +33,14 @@ def cache_update_seconds(repetitions: int) -> float:
     features = FeatureTable()
     features.replace(draw.random((DEVICES, WIDTH), dtype=np.float32))
     model = np.zeros(10, dtype=np.float32)  # stored by reference: its length does not matter
-    cache = TwoLevelCache(SLOTS, model, TRAININGS, gamma=0.2, screening=True)
+    cache = TwoLevelCache(SLOTS, model, screening=True)
     for similarity in draw.random(HISTORY).tolist():
         cache.history.insert(similarity)
     slot = cache.slots[0]
     slot.trace = draw.integers(0, DEVICES, TRAININGS // 2).tolist()
     return median(
-        seconds(lambda: cache.store(slot, model, features.similarity(slot.trace))) for _ in range(repetitions)
+        seconds(lambda: cache.store(slot, model, features.similarity(slot.trace), late=False, gamma=0.2))
+        for _ in range(repetitions)
     )
 
 

@@ -39,11 +39,11 @@ def test_rank_stays_fast_with_many_entries() -> None:
 def test_uploads_enter_l1_by_rank_or_late_in_the_cycle(
     similarities: list[float], gamma: float, accepted: list[bool]
 ) -> None:
-    cache = TwoLevelCache(1, vector(0), k=4, gamma=gamma, screening=True)
+    cache = TwoLevelCache(1, vector(0), screening=True)
     slot = cache.slots[0]
     for number, (similarity, enters) in enumerate(zip(similarities, accepted, strict=True), 1):
         slot.visit(number, samples=10)
-        assert cache.store(slot, vector(number), similarity).accepted == enters
+        assert cache.store(slot, vector(number), similarity, number > 2, gamma).accepted == enters
         assert slot.l2 == vector(number)
         assert (slot.l1 is slot.l2) == enters
         assert (slot.l1_trace == slot.trace) == enters
@@ -51,10 +51,10 @@ def test_uploads_enter_l1_by_rank_or_late_in_the_cycle(
 
 @pytest.mark.parametrize(("screening", "left"), [(True, ([3], 10)), (False, ([], 0))])
 def test_a_restarted_slot_keeps_its_weight_only_with_l1(screening: bool, left: tuple[list[int], int]) -> None:
-    cache = TwoLevelCache(1, vector(0), k=1, gamma=0.0, screening=screening)
+    cache = TwoLevelCache(1, vector(0), screening=screening)
     slot = cache.slots[0]
     slot.visit(3, samples=10)
-    cache.store(slot, vector(1), 0.5)
+    cache.store(slot, vector(1), 0.5, late=True, gamma=0.0)
     cache.restart(slot, vector(2))
     assert slot.l1 is slot.l2
     assert (slot.trained, slot.trace, slot.samples) == (0, [], 0)

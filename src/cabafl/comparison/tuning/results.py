@@ -13,7 +13,7 @@ from cabafl.comparison.tuning.sampler import importances
 from cabafl.comparison.tuning.search import SearchPlan
 from cabafl.reporting.formats import markdown
 from cabafl.reporting.report import write_files
-from cabafl.reporting.tuning import TrialRow, TunedKey, Tuning, trial_table, trials_csv
+from cabafl.reporting.tuning import TrialRow, TunedKey, TuningSummary, trial_table, trials_csv
 from cabafl.reporting.tuning_figures import tuning_figures
 from cabafl.toml import experiment_toml
 
@@ -21,14 +21,14 @@ BEST = "best.toml"
 STATES = {"running": "interrupted", "waiting": "not promoted", "done": "finished", "failed": "failed"}
 
 
-def summarised(plan: SearchPlan, trials: Sequence[Trial], out: Path) -> Tuning:
+def summarised(plan: SearchPlan, trials: Sequence[Trial], out: Path) -> TuningSummary:
     """Reads the runs of all trials."""
     order = ranked(trials, plan.metric.loss)
     rest = [trial for trial in trials if trial not in order]
     names = short_names([dimension.key for dimension in plan.space.dimensions])
     keys = [TunedKey(each.key, names[each.key], each.log, each.choices) for each in plan.space.dimensions]
     shares = [str(Fraction(1, REDUCTION ** (plan.rungs - 1 - rung))) for rung in range(plan.rungs)]
-    return Tuning(
+    return TuningSummary(
         keys,
         [_row(plan, trial, out) for trial in [*order, *rest]],
         shares,
@@ -54,7 +54,7 @@ def _row(plan: SearchPlan, trial: Trial, out: Path) -> TrialRow:
     return TrialRow(trial.number, trial.values, state, trial.processor, accuracies, cost, rows[0])
 
 
-def write_results(plan: SearchPlan, tuning: Tuning, trials: Sequence[Trial], out: Path) -> None:
+def write_results(plan: SearchPlan, tuning: TuningSummary, trials: Sequence[Trial], out: Path) -> None:
     """Writes table.csv, table.md, figures and, if a trial has reached a rung, best.toml."""
     failures = [f"- trial {trial.number} failed: {trial.failure}" for trial in trials if trial.failure]
     table = markdown([trial_table(tuning)]) + ("\n" + "\n".join(failures) + "\n" if failures else "")
@@ -66,7 +66,7 @@ def write_results(plan: SearchPlan, tuning: Tuning, trials: Sequence[Trial], out
     write_files(out, contents)
 
 
-def best_toml(plan: SearchPlan, tuning: Tuning, best: TrialRow) -> str:
+def best_toml(plan: SearchPlan, tuning: TuningSummary, best: TrialRow) -> str:
     """The experiment file of the best trial, with a comment that says how good it is."""
     experiment = plan.space.experiment(best.values)
     value = tuning.value(best)

@@ -72,19 +72,17 @@ class Decision(NamedTuple):
 class TwoLevelCache(State):
     """The K slots and the screening rule between their two levels."""
 
-    def __init__(self, slots: int, model: Weights, k: int, gamma: float, screening: bool) -> None:
+    def __init__(self, slots: int, model: Weights, screening: bool) -> None:
         self.slots = [Slot(model) for _ in range(slots)]
         self.history = SimilarityHistory()
-        self.k = k
-        self.gamma = gamma
         self.screening = screening
 
-    def store(self, slot: Slot, model: Weights, similarity: float) -> Decision:
-        """Puts an upload into L2, and into L1 if c > k/2 or rank / length > gamma."""
+    def store(self, slot: Slot, model: Weights, similarity: float, late: bool, gamma: float) -> Decision:
+        """Puts an upload into L2, and into L1 if it is late in the cycle (c > k/2) or rank / length > gamma."""
         slot.trained += 1
         slot.l2 = model
         rank, length = self.history.insert(similarity)
-        accepted = not self.screening or slot.trained > self.k / 2 or rank / length > self.gamma
+        accepted = not self.screening or late or rank / length > gamma
         if accepted:
             slot.promote()
         return Decision(rank, length, accepted)

@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from cabafl.methods.averaging import weighted_mean
 from cabafl.methods.base import FeatureKind, Floats, Job, LossReason, Method, Needs, Parameters, Server, Upload
 from cabafl.methods.cabafl.aggregation import cache_weights, equal_weights
+from cabafl.methods.cabafl.auto import NAMES, CountOrAuto, LevelOrAuto, ShareOrAuto, Tuning
 from cabafl.methods.cabafl.cache import Slot, TwoLevelCache
 from cabafl.methods.cabafl.selector import (
     FeatureTable,
@@ -37,17 +38,18 @@ SMALLEST_RELATIVE_SIGMA = 0.001  # a smaller one is meant for the absolute scale
 class CaBaFLParameters(Parameters):
     """Parameters of CaBaFL. The defaults suit moderate imbalance; the files in ``experiments/`` have the paper's."""
 
-    k: int = Field(10, ge=1, description="trainings of a model between two aggregations")
-    alpha: float = Field(0.7, ge=0, le=1, description="exponent of the data size in the aggregation weight")
-    gamma: float = Field(0.2, ge=0, le=1, description="early uploads enter L1 above this quantile of similarity")
-    sigma: float = Field(
-        1e-6, ge=0, description="unevenness of selection above which only the least selected devices are candidates"
+    k: CountOrAuto = Field(10, description="trainings of a model between two aggregations, or auto")
+    alpha: ShareOrAuto = Field(0.7, description="exponent of the data size in the aggregation weight, or auto")
+    gamma: ShareOrAuto = Field(0.2, description="early uploads enter L1 above this quantile of similarity, or auto")
+    sigma: LevelOrAuto = Field(
+        1e-6,
+        description="unevenness of selection above which only the least selected devices are candidates, or auto",
     )
     sigma_scale: Literal["auto", "absolute", "relative"] = Field(
         "auto",
         description="unit of sigma: absolute (variance, paper) | relative (random selection = 1) | auto (by the fleet)",
     )
-    m: int = Field(50, ge=1, description="aggregations between two feature collections")
+    m: CountOrAuto = Field(50, description="aggregations between two feature collections, or auto")
     epsilon: float = Field(1e-8, gt=0, description="lower bound of 1 - similarity in the aggregation weight")
     features: FeatureKind = Field(
         "activations", description="activations | activation_counts | labels (hard labels: reveals label counts)"
@@ -76,7 +78,7 @@ class CaBaFLParameters(Parameters):
 
     @model_validator(mode="after")
     def _sigma_fits_its_scale(self) -> Self:
-        if self.sigma_scale == "relative" and 0 < self.sigma < SMALLEST_RELATIVE_SIGMA:
+        if self.sigma_scale == "relative" and self.sigma != "auto" and 0 < self.sigma < SMALLEST_RELATIVE_SIGMA:
             raise ValueError(
                 f"method.sigma = {self.sigma}: with method.sigma_scale = relative, 1 is random selection; accepted: 0, "
                 f"or from {SMALLEST_RELATIVE_SIGMA}; {self.sigma} of the paper is {self.sigma / PAPER_LEVEL:g}"
@@ -87,7 +89,10 @@ class CaBaFLParameters(Parameters):
         """Decides ``sigma_scale = "auto"``: absolute on simulated fleets of the paper's size, relative on all others.
 
         ``sigma`` is then a value of the paper, converted so that it means the same at the end of the paper's runs.
+        ``sigma = "auto"`` is always relative.
         """
+        if self.sigma == "auto":
+            return self.model_copy(update={"sigma_scale": "relative"})
         if self.sigma_scale != "auto":
             return self
         if simulated and devices == PAPER_DEVICES:
@@ -106,6 +111,7 @@ class CaBaFL(Method):
     def __init__(self, parameters: CaBaFLParameters) -> None:
         self.parameters = parameters
         self.features = FeatureTable()
+        self.tuning = Tuning({name: getattr(parameters, name) for name in NAMES})
         self.waiting: list[int] = []  # slots without a device, first in, first out
         self.collecting = True
         self.collection_due = False
@@ -119,26 +125,31 @@ class CaBaFL(Method):
         p = self.parameters
         self.model = server.initial
         self.selected = SelectionCounts(len(server.sizes))
-        self.cache = TwoLevelCache(server.slots, server.initial, p.k, p.gamma, screening=p.l1_cache)
+        self.cache = TwoLevelCache(server.slots, server.initial, screening=p.l1_cache)
         self.waiting = list(range(server.slots))
         server.collect_features(server.initial, p.features, p.collection_timeout, instant=True)
 
     def on_features(self, server: Server, features: npt.NDArray[np.float32]) -> None:
         """Replaces the feature table, and starts a collection that has become due meanwhile."""
         self.features.replace(features)
+        self.tuning.on_features(server, self.features)
         self.collecting = False
         if self.collection_due:
             self._collect(server)
         self._dispatch_waiting(server)
 
     def on_upload(self, server: Server, upload: Upload) -> None:
-        """Algorithm 1: screens the upload, aggregates after k trainings, sends the model on."""
+        """Algorithm 1: screens the upload, aggregates at the end of a cycle, sends the model on."""
         index = upload.job.slot
         slot = self.cache.slots[index]
         similarity = self.features.similarity(slot.trace)
-        decision = self.cache.store(slot, upload.weights, similarity)
+        trained = slot.trained + 1
+        complete = self.tuning.complete(trained, 1.0 - similarity, self.parameters.epsilon)
+        late = complete or trained > self.tuning.k / 2
+        decision = self.cache.store(slot, upload.weights, similarity, late, self.tuning.gamma)
         server.note("cache", slot=index, trained=slot.trained, similarity=similarity, **decision._asdict())
-        if slot.trained == self.parameters.k:
+        if complete:
+            self.tuning.on_cycle(server, slot.trained)
             self._aggregate(server, slot, index)
         self.waiting.append(index)
         self._dispatch_waiting(server, without=upload.job.device)
@@ -160,11 +171,11 @@ class CaBaFL(Method):
             weights = equal_weights(samples)
         else:
             similarities = np.array([self.features.similarity(s.l1_trace) for s in slots])
-            weights = cache_weights(samples, similarities, self.parameters.alpha, self.parameters.epsilon)
+            weights = cache_weights(samples, similarities, self.tuning.alpha, self.parameters.epsilon)
         self.model = weighted_mean([s.l1 for s in slots], weights)
         self.cache.restart(slot, self.model)
         server.publish(self.model, slot=index, weights=weights.tolist())
-        if server.version % self.parameters.m == 0:
+        if server.version % self.tuning.m == 0:
             self._collect(server)
 
     def _collect(self, server: Server) -> None:
@@ -212,9 +223,8 @@ class CaBaFL(Method):
 
     def _uneven(self) -> bool:
         """Whether selection so far is more uneven than ``sigma`` allows."""
-        sigma: float = self.parameters.sigma
-        relative = self.parameters.sigma_scale == "relative"
-        return (self.selected.relative_variance() if relative else self.selected.variance()) > sigma
+        relative = self.parameters.sigma == "auto" or self.parameters.sigma_scale == "relative"
+        return (self.selected.relative_variance() if relative else self.selected.variance()) > self.tuning.sigma
 
     def _score(self, w1: Floats, w2: Floats) -> Floats:
         if self.parameters.selection == "similarity":
