@@ -56,7 +56,7 @@ class EvenKeelParameters(Parameters):
         "auto", description="s, how far a remembered update counts: auto (estimated) | 0 (not at all) to 1"
     )
     decay: float = Field(
-        0.005, ge=0, lt=1, description="weight decay per update that the model makes, once devices were visited often"
+        0.002, ge=0, lt=1, description="weight decay per update that the model makes, once devices were visited often"
     )
     groups: int = Field(100, ge=1, description="updates the server remembers; larger fleets are grouped by features")
     features: Literal["auto", "off", "activations", "activation_counts", "labels"] = Field(
