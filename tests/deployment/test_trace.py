@@ -44,7 +44,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("cabafl", ["method.m=2", "method.k=2"]), ("fedasync", []), ("fedavg", [])],
+    [
+        ("cabafl", ["method.m=2", "method.k=2"]),
+        ("fedasync", []),
+        ("fedavg", []),
+        ("evenkeel", ["method.groups=2", "run.average=polynomial"]),  # grouped by features of real devices
+    ],
 )
 def test_the_simulator_repeats_a_deployed_run(fleet: Bed, method: str, settings: list[str]) -> None:
     """With the device times, uploads and features of a run on real devices, the simulator takes the same decisions."""
