@@ -32,7 +32,7 @@ def carry_out(run: GridRun) -> None:
     end = length if run.until is None else run.until
     run.folder.mkdir(parents=True, exist_ok=True)
     rows = [evaluation(float(t), t, quality(run) * t / length) for t in range(int(end) + 1)]
-    text = "\n".join([",".join(Evaluated._fields), *(row.row() for row in rows)]) + "\n"
+    text = "\n".join([",".join(rows[0].columns), *(row.row() for row in rows)]) + "\n"
     (run.folder / "metrics.csv").write_text(text)
     (run.folder / "experiment.toml").write_text(experiment_toml(run.experiment, make_method(run.experiment).parameters))
     if run.until is None:
