@@ -106,6 +106,7 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
         learning_rate=training.learning_rate,
         defence=DefenceRules(**run.defence.model_dump()),
         average=None if run.average is None else AverageRule(run.average, run.average_power, run.average_decay),
+        keep_best=run.keep != "last",
     )
 
 

@@ -14,6 +14,10 @@ from typing import IO, Any
 from cabafl.errors import RunStopped, UserError
 
 
+class Busy(UserError):
+    """Another process holds the lock."""
+
+
 def sync_folder(path: Path) -> None:
     """Returns when the names in a folder are on disk: files created, renamed and deleted. Does nothing on a file system
     that cannot."""
@@ -54,7 +58,7 @@ def copy_whole(source: Path, target: Path) -> None:
 
 
 def lock(file: IO[Any], busy: str, patience: float = 0.0) -> None:
-    """Takes an exclusive lock; raises `UserError` with the text ``busy`` if another process still holds it after
+    """Takes an exclusive lock; raises `Busy` with that text if another process still holds it after
     ``patience`` seconds.
 
     The lock ends when the file is closed or the process ends. On a file system without locks this does nothing.
@@ -65,7 +69,7 @@ def lock(file: IO[Any], busy: str, patience: float = 0.0) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= give_up:
-                raise UserError(busy) from None
+                raise Busy(busy) from None
             time.sleep(0.1)
         except OSError:
             return

@@ -22,7 +22,7 @@ from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import RunFolder
 
 LAYOUT = Layout(("w",), ((2,),), (0, 2), 2, 2)
-EXPERIMENT = load_experiment(None, ["run.checkpoint_every=1000"])
+EXPERIMENT = load_experiment(None, ["run.keep_state=false", "run.checkpoint_every=1000"])
 
 
 class Counting:
@@ -35,7 +35,7 @@ class Counting:
         self.woken = False
         ledger, model = Ledger(), np.array([1.5, 2.5], dtype=np.float32)
         self.pending: list[Any] = []  # evaluations that a checkpoint would have to wait for
-        outbox = SimpleNamespace(flush=lambda: None, waiting=self.pending)
+        outbox = SimpleNamespace(flush=lambda: None, waiting=self.pending, best=None)
         fields = {
             "clock": "virtual",
             "now": 0.0,
@@ -71,6 +71,9 @@ class Counting:
 
     def wake(self) -> None:
         self.woken = True
+
+    def end(self) -> None:
+        self.until = self.count
 
 
 def lifecycle(folder: Path | None) -> Lifecycle:

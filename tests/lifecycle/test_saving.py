@@ -45,7 +45,7 @@ def frequent(folder: Path, monkeypatch: pytest.MonkeyPatch, write: Write) -> Lif
     monkeypatch.setattr("cabafl.lifecycle.run.write_snapshot", write)
     monkeypatch.setattr("cabafl.lifecycle.run.CHECKPOINT_SHARE", 1e9)
     run = lifecycle(folder)
-    run.experiment = load_experiment(None, ["run.checkpoint_every=1e-9"])
+    run.experiment = load_experiment(None, ["run.checkpoint_every=1e-9", "run.keep_state=false"])
     return run
 
 

@@ -56,15 +56,18 @@ def run(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an interrupted run.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an interrupted or finished run.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(help="Settings that do not affect results, e.g. run.workers=4.", metavar="[KEY=VALUE]..."),
+        typer.Argument(
+            help="How the rest is done, e.g. run.workers=4, and when it ends, e.g. run.virtual_time=24000.",
+            metavar="[KEY=VALUE]...",
+        ),
     ] = None,
     until: Until = None,
     quiet: Quiet = False,
 ) -> None:
-    """Continue an interrupted run; the result equals that of an uninterrupted run, byte for byte."""
+    """Continue an interrupted run, or extend a finished one; the result equals that of one long run, byte for byte."""
     from cabafl.cli.progress import Progress
     from cabafl.config import load_experiment
     from cabafl.lifecycle.simulate import resume as resume_run

@@ -4,6 +4,7 @@ from cabafl.config.experiment import Experiment, apply_override, load_experiment
 from cabafl.config.sections import (
     EXECUTION_KEYS,
     HUB_KEYS,
+    LENGTH_KEYS,
     DataSection,
     FleetSection,
     MethodSection,
@@ -16,6 +17,7 @@ from cabafl.config.sections import (
 __all__ = [
     "EXECUTION_KEYS",
     "HUB_KEYS",
+    "LENGTH_KEYS",
     "DataSection",
     "Experiment",
     "FleetSection",

@@ -10,7 +10,8 @@ from cabafl.validation import nearest
 from cabafl.values import AutoPositive, AutoShare, Devices, TierCounts, TierPower, TierWatts, Watts, Width, Workers
 
 HUB_KEYS = ("input_column", "label_column", "user_column", "train_split", "test_split", "test_share", "subset")
-EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")  # of [run]: they change no result
+EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every", "keep_state")  # of [run]: no result changes
+LENGTH_KEYS = ("virtual_time", "stop_at", "patience", "wall_time")  # of [run]: when it ends, and nothing else
 
 
 class Section(BaseModel):
@@ -286,7 +287,19 @@ class RunSection(Section):
         description="length of a simulation in virtual seconds; no limit by default where max_dispatches is set",
     )
     wall_time: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="length of a run on real devices in seconds (`cabafl deploy`)"
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="length of a run on real devices in seconds (`cabafl deploy`); most wall seconds of a simulation",
+    )
+    stop_at: float | None = Field(
+        None, allow_inf_nan=False, description="end the run when an evaluation reaches this accuracy (0 to 1)"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="end the run after this many evaluations in a row without a new best accuracy"
+    )
+    keep: Literal["last", "best", "both"] = Field(
+        "last", description="what model.safetensors is: last | best (evaluated) | both (the best one beside it)"
     )
     max_dispatches: int | None = Field(
         None, ge=1, description="send at most this many jobs; the run ends when the last one is back"
@@ -321,6 +334,9 @@ class RunSection(Section):
         None, description="a running Ray cluster: auto | host:port of its head node; default: start Ray here"
     )
     checkpoint_every: float = Field(60.0, gt=0, description="wall seconds between checkpoints")
+    keep_state: bool = Field(
+        True, description="keep the last checkpoint of a finished simulation, so that it can be extended"
+    )
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu | cuda | cuda:1")
     defence: DefenceSection = DefenceSection()
 

@@ -26,7 +26,7 @@ from cabafl.files import as_json, write_atomic
 from cabafl.recording.folder import CHECKPOINT
 from cabafl.state import Arrays, Decoder, Encoder
 
-FORMAT = 4
+FORMAT = 5
 WRITERS = {1: "0.1"}  # earlier formats
 
 
@@ -116,7 +116,7 @@ def load_checkpoint(folder: Path, experiment: str) -> Checkpoint | None:
         about = json.loads(pointer.read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
             raise UserError(_other_format(pointer, about["format"]))
-        if about["experiment"] != fingerprint(experiment):
+        if fingerprint(experiment) not in (about["experiment"], about.get("extended")):
             raise UserError(f"{pointer}: belongs to another experiment than {folder / 'experiment.toml'}")
         path = folder / Path(about["file"]).name
         if _sha256(path) != about["sha256"]:
@@ -135,6 +135,14 @@ def _other_format(pointer: Path, found: Any) -> str:
         f"{pointer}: format {found!r}, written by {writer}; accepted: format {FORMAT}, of this version "
         f"({version('cabafl')}); finish the run with the version that began it, or start it again in a new folder"
     )
+
+
+def accept_experiment(folder: Path, experiment: str) -> None:
+    """Makes the checkpoint of a folder, if there is one, that of a changed experiment, too."""
+    pointer = folder / CHECKPOINT
+    if pointer.exists():
+        about = json.loads(pointer.read_text(encoding="utf-8"))
+        write_atomic(pointer, as_json(about | {"extended": fingerprint(experiment)}))
 
 
 def remove_checkpoints(folder: Path) -> None:

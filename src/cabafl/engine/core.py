@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from cabafl.engine.average import AverageRule, RunningAverage
+from cabafl.engine.best import BestModel
 from cabafl.engine.changes import Value
 from cabafl.engine.defence import AUTOMATIC, LARGEST_MODEL, LARGEST_UPLOAD, Defaults, Defence, DefenceRules
 from cabafl.engine.idle import IdleSet
@@ -62,6 +63,7 @@ class EngineSetup:
     learning_rate: float = 0.01
     defence: DefenceRules = AUTOMATIC
     average: AverageRule | None = None
+    keep_best: bool = False
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class Engine(ABC):
         self.learning_rate = setup.learning_rate
         self.defence = Defence(setup.defence, self.defaults, self.note, setup.trainable, claimed)
         self.sizes = sizes = self.defence.bounded(claimed)
-        self.outbox = Outbox(setup.executor, setup.emit)
+        self.outbox = Outbox(setup.executor, setup.emit, BestModel() if setup.keep_best else None)
         self.idle = IdleSet(len(sizes), np.flatnonzero(sizes > 0))
         self.changes: dict[str, Value] = {}  # made by the operator, by key
         self.stopping: Literal["no", "soon", "now"] = "no"  # whether the operator ends the run
@@ -264,6 +266,7 @@ class Engine(ABC):
             "version": self.version,
             "model": self.model,
             "average": self.average,
+            "best": self.outbox.best,
             "idle": self.idle,
             "ledger": self.ledger,
             "selections": self.selections,
@@ -277,7 +280,7 @@ class Engine(ABC):
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from a `state`."""
         self.now, self.version, self.model = state["now"], state["version"], state["model"]
-        self.average = state["average"]
+        self.average, self.outbox.best = state["average"], state["best"]
         self.idle, self.ledger, self.selections = state["idle"], state["ledger"], state["selections"]
         self._selected = self.selections.data
         for purpose, counter in state["streams"].items():

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cabafl.engine.best import BestModel
 from cabafl.engine.ledger import Ledger
 from cabafl.execution.base import EvaluateJob, Executor
 from cabafl.methods.base import Weights
@@ -19,11 +20,13 @@ class PendingScore:
     def __init__(self, version: int, value: tuple[float, ...] | None = None) -> None:
         self.version = version
         self.value = value
+        self.model: Weights | None = None  # the last of the models, until the score is there
         self._tickets: list[list[int]] = []  # per model
 
     def begin(self, executor: Executor, models: Sequence[Weights], now: float) -> None:
         """Submits the chunks to the executor."""
         chunks = range(executor.evaluation_chunks)
+        self.model = models[-1]
         self._tickets = [[executor.submit(EvaluateJob(model, i), now) for i in chunks] for model in models]
 
     def ready(self, executor: Executor) -> bool:
@@ -50,14 +53,19 @@ class _PendingRow:
 
 
 class Outbox:
-    """A queue in front of the listeners. While no evaluation is pending, events bypass it."""
+    """A queue in front of the listeners. While no evaluation is pending, events bypass it.
 
-    def __init__(self, executor: Executor, emit: Callable[[Event], None]) -> None:
+    ``patient``: every evaluation is waited for, so that what it shows can end the run at that very time.
+    """
+
+    def __init__(self, executor: Executor, emit: Callable[[Event], None], best: BestModel | None = None) -> None:
         self._executor = executor
         self._emit = emit
         self.put = emit  # emits or queues an event
         self.waiting: deque[Event | _PendingRow] = deque()  # starts with a pending row
         self._pending = 0
+        self.best = best
+        self.patient = False
 
     def put_row(self, time: float, score: PendingScore, ledger: Ledger) -> None:
         """Queues an evaluation whose score may come later; its totals are the current ones."""
@@ -72,7 +80,7 @@ class Outbox:
         self.waiting.append(_PendingRow(time, score, totals))
         self.put = self.waiting.append
         self._pending += 1
-        self.flush(wait=self._pending > PENDING_LIMIT)
+        self.flush(wait=self.patient or self._pending > PENDING_LIMIT)
 
     def flush(self, wait: bool = False) -> None:
         """Emits what is complete; with ``wait`` everything, waiting for pending evaluations."""
@@ -81,8 +89,12 @@ class Outbox:
             if isinstance(entry, _PendingRow):
                 if not (wait or entry.score.ready(self._executor)):
                     return
-                accuracy, loss, *averaged = entry.score.get(self._executor)
-                entry = Evaluated(entry.time, entry.score.version, accuracy, loss, *entry.totals, *averaged)
+                score = entry.score
+                accuracy, loss, *averaged = score.get(self._executor)
+                if self.best is not None:
+                    self.best.see(averaged[0] if averaged else accuracy, score.version, entry.time, score.model)
+                score.model = None
+                entry = Evaluated(entry.time, score.version, accuracy, loss, *entry.totals, *averaged)
                 self._pending -= 1
             self.waiting.popleft()
             self._emit(entry)

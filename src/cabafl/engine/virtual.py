@@ -386,11 +386,16 @@ class VirtualEngine(Engine):
         self.flights = state["flights"]
         self.queue = [(time, rank, serial, Kind(kind), what) for time, rank, serial, kind, what in state["queue"]]
         self._serial = state["serial"]
-        for flight in self.flights.values():
+        ends = {what: time for time, _, _, kind, what in self.queue if kind is _FINISH}
+        late = {what for _, _, _, kind, what in self.queue if kind is Kind.TIMEOUT}
+        for number, flight in self.flights.items():
+            alive = not flight.abandoned and flight.corrupt is None and number not in late
+            flight.needed = alive and ends.get(number, FOREVER) <= self.horizon  # the run may be longer now
             if flight.needed:
                 self._submit_training(flight)
         for time, _, _, kind, what in sorted(self.queue, key=lambda entry: entry[:3]):
             if kind is Kind.FEATURES:
+                what.needed = time <= self.horizon
                 self._submit_features(time, what)
 
 

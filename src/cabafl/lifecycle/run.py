@@ -14,13 +14,15 @@ from cabafl.engine.core import Engine
 from cabafl.engine.tensors import Abandoned
 from cabafl.files import cannot_record
 from cabafl.learning.task import Layout
+from cabafl.lifecycle.ending import REQUEST, Ending
 from cabafl.lifecycle.stopping import Paused, Stopped, signals
 from cabafl.lifecycle.summary import summarise
 from cabafl.recording.events import Evaluated, Event
-from cabafl.recording.folder import CURVE, EXPERIMENT, RunFolder
+from cabafl.recording.folder import BEST_MODEL, CURVE, EXPERIMENT, MODEL, RAW_MODEL, RunFolder, save_model
 
 Listener = Callable[[Event], None]
 CHECKPOINT_SHARE = 0.05  # at most this share of the wall time goes into checkpoints
+LOOK_INTERVAL = 0.5  # seconds between two looks at the wall clock and for a request to end the run
 MOST_POSTPONED = 10  # intervals between checkpoints after which one no longer waits for a pause between evaluations
 
 
@@ -46,6 +48,9 @@ class Driver(Protocol):
 
     def wake(self) -> None:
         """Interrupts `step` if it waits. Called by the signal handler that stops the run."""
+
+    def end(self) -> None:
+        """Ends the run before its time: one of the next calls of `step` returns False."""
 
 
 class Saver:
@@ -122,6 +127,8 @@ class Lifecycle:
         self.folder = folder
         self.listener = listener
         self.rows: list[Evaluated] = []
+        self.ending = Ending(experiment.run, None if folder is None else folder.path)
+        self._next_look = 0.0
         self._saver = None if folder is None else Saver(folder)
         self._signal: int | None = None
         self._started = self._saved = time.perf_counter()
@@ -141,9 +148,8 @@ class Lifecycle:
         with signals(stop):
             try:
                 self._begin(driver, checkpoint)
-                while driver.step():
-                    if self._saver is not None:
-                        self._look_after_checkpoints(self._saver, driver)
+                self._advance(driver)
+                self._keep_state(driver)
                 driver.engine.finish()
                 self._wait_for_checkpoint(driver)
             except (Stopped, Paused):
@@ -157,10 +163,31 @@ class Lifecycle:
                 self._draw(driver.engine.clock)
             return self._finish(driver.engine)
 
+    def _advance(self, driver: Driver) -> None:
+        """Runs until the run is over."""
+        told = False
+        while True:
+            if self.ending.reason is not None and not told:
+                driver.end()
+                told = True
+            if not driver.step():
+                return
+            self._look_around(driver)
+
+    def _look_around(self, driver: Driver) -> None:
+        """Between two steps."""
+        if self._saver is not None:
+            self._look_after_checkpoints(self._saver, driver)
+        now = time.perf_counter()
+        if now >= self._next_look and driver.engine.clock == "virtual":  # real devices have an operator for that
+            self._next_look = now + LOOK_INTERVAL
+            self.ending.look(self._wall_seconds(driver.engine))
+
     def emit(self, event: Event) -> None:
         """Records an event and passes it on."""
         if type(event) is Evaluated:
             self.rows.append(event)
+            self.ending.see(event)
         if self.folder is not None:
             self.folder(event)
         if self.listener is not None:
@@ -176,6 +203,9 @@ class Lifecycle:
             assert self.folder is not None
             self._checkpoints, self._earlier = checkpoint.number, checkpoint.wall_seconds
             self.rows = self.folder.rows()
+            for row in self.rows:
+                self.ending.see(row)
+        driver.engine.outbox.patient = self.ending.by_evaluation and driver.engine.clock == "virtual"
         driver.begin(None if checkpoint is None else checkpoint.engine)
 
     def _wall_seconds(self, engine: Engine) -> float:
@@ -209,6 +239,15 @@ class Lifecycle:
         checkpoint = Checkpoint(self._checkpoints, state, positions, self._wall_seconds(driver.engine))
         self._saver.begin(checkpoint, began)
 
+    def _keep_state(self, driver: Driver) -> None:
+        """Keeps the state at the end of a simulation, before the method hears of it: from here it can be extended."""
+        if self._extendable(driver.engine):
+            self._wait_for_checkpoint(driver)
+            self._begin_checkpoint(driver)
+
+    def _extendable(self, engine: Engine) -> bool:
+        return self.experiment.run.keep_state and engine.clock == "virtual"
+
     def _wait_for_checkpoint(self, driver: Driver) -> None:
         """Returns when no checkpoint is being written. Raises `RunStopped` if one could not be written."""
         if self._saver is None or not self._saver.busy:
@@ -231,16 +270,31 @@ class Lifecycle:
 
     def _finish(self, engine: Engine) -> dict[str, Any]:
         """Writes the model and then ``summary.json``, which marks the run as complete."""
-        summary = summarise(self.experiment, engine, self.rows, self._wall_seconds(engine))
+        summary = summarise(self.experiment, engine, self.rows, self._wall_seconds(engine), self.ending.reason)
         if self.folder is not None:
             try:
-                raw = None if engine.average is None else self.layout.tensors(engine.model)
-                self.folder.save_model(self.layout.tensors(engine.result), raw)
+                self._save_models(self.folder, engine)
                 self.folder.finish(summary)
             except OSError as error:
                 raise cannot_record(error, self.folder.path) from error
-            remove_checkpoints(self.folder.path)
+            (self.folder.path / REQUEST).unlink(missing_ok=True)
+            if not self._extendable(engine):
+                remove_checkpoints(self.folder.path)
         return summary
+
+    def _save_models(self, folder: RunFolder, engine: Engine) -> None:
+        """The model that the user takes away, and those beside it."""
+        last, best = engine.result, engine.outbox.best
+        if best is None or best.weights is None:
+            models = {MODEL: last}
+        elif self.experiment.run.keep == "best":
+            models = {MODEL: best.weights}
+        else:
+            models = {BEST_MODEL: best.weights, MODEL: last}
+        if engine.average is not None:
+            models[RAW_MODEL] = engine.model
+        for name, weights in models.items():
+            save_model(folder.path / name, self.layout.tensors(weights))
 
 
 def _settled(engine: Engine) -> bool:

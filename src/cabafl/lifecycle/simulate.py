@@ -1,27 +1,30 @@
 """Runs one experiment in virtual time, from the beginning or from a checkpoint."""
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, make_method
-from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
+from cabafl.config import EXECUTION_KEYS, LENGTH_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.core import FOREVER
 from cabafl.engine.virtual import VirtualEngine
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor, Interrupt, Warn
 from cabafl.execution.choice import open_executor
+from cabafl.lifecycle.ending import REQUEST, Reason
+from cabafl.lifecycle.extension import changes_length, check_extension, extend
 from cabafl.lifecycle.run import Lifecycle, Listener, experiment_text
 from cabafl.lifecycle.stopping import Paused
 from cabafl.recording.environment import environment
-from cabafl.recording.folder import EXPERIMENT, JOURNAL, SUMMARY, RunFolder
+from cabafl.recording.folder import EXPERIMENT, JOURNAL, METRICS, SUMMARY, RunFolder
 from cabafl.toml import experiment_toml
 
 if TYPE_CHECKING:
@@ -66,10 +69,10 @@ def simulate(
         UserError: If the experiment cannot be run as described, or ``out`` is not empty.
         Paused: At the time ``until``.
         RunStopped: If the run cannot go on, for example because the disk is full; `resume` continues it.
-        Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``.
+        Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``. It is a `KeyboardInterrupt`.
     """
     _check_until(until, out)
-    with open_executor(experiment, warn) as workers:
+    with _one_thread(), open_executor(experiment, warn) as workers:
         parts = assemble(experiment)
         announce(parts.method, warn)
         executor = workers.for_task(parts.task)
@@ -77,7 +80,7 @@ def simulate(
         if out is not None:
             toml = experiment_toml(experiment, make_method(experiment).parameters)
             folder = RunFolder.create(Path(out), toml, environment(VirtualEngine.clock))
-        return _run(parts, executor, folder, listener, until=until)
+        return carry_out(parts, executor, folder, listener, until=until)
 
 
 def resume(
@@ -87,17 +90,19 @@ def resume(
     settings: Sequence[str] = (),
     until: float | None = None,
 ) -> Result | None:
-    """Continues an interrupted simulation in its folder. The result equals that of an uninterrupted run, byte for byte.
+    """Continues an interrupted simulation in its folder, or extends a finished one. The result equals that of an
+    uninterrupted run, byte for byte.
 
     Args:
         path: The run folder.
         listener: See `simulate`.
         warn: See `simulate`.
-        settings: How to carry out the rest (``run.workers=4``); settings that change the result are refused.
+        settings: How to carry out the rest (``run.workers=4``), and when it ends (``run.virtual_time=24000``); other
+            settings are refused.
         until: See `simulate`. A run that is past this time already stops at once.
 
     Returns:
-        The result of the whole run, or None if the run was complete already.
+        The result of the whole run, or None if the run was complete already and the settings do not extend it.
 
     Raises:
         UserError: If the folder holds no simulation that can be continued, or another process is writing to it.
@@ -107,17 +112,24 @@ def resume(
     """
     path = Path(path)
     _check_until(until, path)
-    if (path / SUMMARY).exists():
-        return None
-    _check_resumable(path, settings)
+    check_simulation(path)
+    _check_settings(settings)
     experiment = load_experiment(path / EXPERIMENT, settings)
-    with closing(RunFolder.reopen(path)) as folder, open_executor(experiment, warn) as workers:
-        if (path / SUMMARY).exists():  # the process that held the lock has finished the run
+    extends = changes_length(load_experiment(path / EXPERIMENT), experiment)
+    if (path / SUMMARY).exists() and not extends:
+        return None
+    with closing(RunFolder.reopen(path)) as folder, _one_thread(), open_executor(experiment, warn) as workers:
+        if (path / SUMMARY).exists() and not extends:  # the process that held the lock has finished the run
             return None
         parts = assemble(experiment)
         checkpoint = load_checkpoint(path, experiment_text(path))
+        if extends:
+            rows = [] if checkpoint is None else folder.rows(checkpoint.positions[METRICS])
+            check_extension(experiment, path, checkpoint, rows)
+            extend(experiment, path)
+        (path / REQUEST).unlink(missing_ok=True)
         folder.rewind(None if checkpoint is None else checkpoint.positions)
-        return _run(parts, workers.for_task(parts.task), folder, listener, checkpoint, until)
+        return carry_out(parts, workers.for_task(parts.task), folder, listener, checkpoint, until)
 
 
 def _check_until(until: float | None, out: str | Path | None) -> None:
@@ -129,14 +141,29 @@ def _check_until(until: float | None, out: str | Path | None) -> None:
         raise UserError(f"until = {until:g}: needs a run folder (out), which keeps the checkpoint")
 
 
-def _check_resumable(path: Path, settings: Sequence[str]) -> None:
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """torch computes with one thread, for the same bits everywhere; afterwards with as many as before."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def check_simulation(path: Path) -> None:
+    """Raises `UserError` if the folder does not hold a simulation."""
     if not (path / EXPERIMENT).exists():
         raise UserError(f"{path}: not a run folder (it has no {EXPERIMENT})")
     if (path / JOURNAL).exists():
         raise UserError(
-            f"{path}: a run on real devices; continue it with `cabafl deploy server` or `cabafl deploy local`"
+            f"{path}: a run on real devices; continue it with `cabafl deploy server` or `cabafl deploy local`, end it "
+            "with `cabafl deploy stop`"
         )
-    accepted = [f"run.{key}" for key in EXECUTION_KEYS]
+
+
+def _check_settings(settings: Sequence[str]) -> None:
+    accepted = [f"run.{key}" for key in (*LENGTH_KEYS, *EXECUTION_KEYS)]
     for text in settings:
         if text.partition("=")[0] not in accepted:
             raise UserError(f"{text}: cannot be changed on resume; accepted: {', '.join(accepted)}")
@@ -148,7 +175,7 @@ class VirtualDriver:
 
     def __init__(self, engine: VirtualEngine, until: float | None = None) -> None:
         self.engine = engine
-        self.step = engine.step
+        self.step: Callable[[], bool] = engine.step
         self.state = engine.state
         if until is not None and until < engine.horizon:
             self.step = partial(self._step_until, until)
@@ -168,20 +195,27 @@ class VirtualDriver:
     def saved(self, state: dict[str, Any]) -> None:
         """Does nothing: only runs on real devices have a journal to shorten."""
 
+    def end(self) -> None:
+        """Stops the clock where it is."""
+        self.step = lambda: False
+
     def wake(self) -> None:
         """Does nothing: an executor that waits calls `Lifecycle.check_stop` every half second."""
 
 
-def _run(
+def carry_out(
     parts: SimulationParts,
     executor: Executor,
     folder: RunFolder | None,
     listener: Listener | None,
     checkpoint: Checkpoint | None = None,
     until: float | None = None,
+    end: Reason | None = None,
 ) -> Result:
+    """Runs assembled parts, from the beginning or a checkpoint. ``end``: to where that is and no further."""
     model = parts.task.model
     run = Lifecycle(parts.experiment, model.layout, folder, listener)
+    run.ending.reason = end
     engine = make_engine(parts, executor, run.emit, run.check_stop)
     try:
         with np.errstate(over="ignore"):  # of the norm of a model that grows without bound, which is rejected for it

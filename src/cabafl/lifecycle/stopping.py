@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Stopped(BaseException):
+class Stopped(KeyboardInterrupt):
     """Raised after SIGINT or SIGTERM. The run can be resumed."""
 
     def __init__(self, number: int) -> None:

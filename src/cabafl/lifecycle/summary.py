@@ -11,8 +11,11 @@ from cabafl.recording.events import Evaluated
 from cabafl.recording.metrics import WINDOW, accuracy_figures, averaged_rows, fairness
 
 
-def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wall_seconds: float) -> dict[str, Any]:
-    """In a simulation, everything but ``wall_seconds`` is the same in every repetition."""
+def summarise(
+    experiment: Experiment, engine: Engine, rows: list[Evaluated], wall_seconds: float, ended_by: str | None = None
+) -> dict[str, Any]:
+    """In a simulation, everything but ``wall_seconds`` is the same in every repetition. ``ended_by``: the reason, if
+    the run ended before its time."""
     accuracy = [row.accuracy for row in rows]
     last, ledger = rows[-1], engine.ledger
     dp = DpSgd.of(experiment.privacy)
@@ -43,6 +46,8 @@ def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wal
         "max_staleness": max(ledger.staleness, default=None),
         "defence": engine.defence.totals(),
         **_of_average(experiment, rows),
+        **_of_best(engine),
+        **({} if ended_by is None else {"ended_by": ended_by}),
         **spent,
         **_by_operator(engine),
         "wall_seconds": wall_seconds,
@@ -62,6 +67,12 @@ def _of_average(experiment: Experiment, rows: list[Evaluated]) -> dict[str, Any]
             "final_loss": averaged[-1].loss,
         }
     }
+
+
+def _of_best(engine: Engine) -> dict[str, Any]:
+    """Which model is the best evaluated one, if it is kept."""
+    best = engine.outbox.best
+    return {} if best is None else {"best_version": best.version, "best_time": best.time}
 
 
 def _by_operator(engine: Engine) -> dict[str, Any]:

@@ -20,6 +20,7 @@ EVENTS = "events.jsonl"
 METRICS = "metrics.csv"
 MODEL = "model.safetensors"
 RAW_MODEL = "model-raw.safetensors"  # the last published model, where `MODEL` is the average
+BEST_MODEL = "model-best.safetensors"  # the best evaluated model, beside the last one
 SUMMARY = "summary.json"
 EXPERIMENT = "experiment.toml"
 ENVIRONMENT = "environment.json"
@@ -61,17 +62,18 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopen(cls, path: Path) -> "RunFolder":
+    def reopen(cls, path: Path, patience: float = PATIENCE) -> "RunFolder":
         """Opens the folder of an interrupted run; call `rewind` next.
 
-        Waits up to `PATIENCE` seconds for the lock: a process that was asked to stop may still be writing.
+        Waits up to ``patience`` seconds for the lock: a process that was asked to stop may still be writing. Raises
+        `Busy` if it still is.
         """
         with contextlib.ExitStack() as opened:
             try:
                 events, metrics = (opened.enter_context((path / name).open("ab")) for name in (EVENTS, METRICS))
             except OSError as error:
                 raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
-            lock(events, _busy(path), PATIENCE)
+            lock(events, _busy(path), patience)
             opened.pop_all()
         for file in (events, metrics):
             file.seek(0, os.SEEK_END)  # the other process may have written before it released the lock
@@ -122,16 +124,10 @@ class RunFolder:
         for file in (self._events, self._metrics):
             os.fsync(file.fileno())
 
-    def rows(self) -> list[Evaluated]:
-        """All evaluations so far, including those from before a resume."""
+    def rows(self, end: int | None = None) -> list[Evaluated]:
+        """All evaluations so far, including those from before a resume; or those in the first ``end`` bytes."""
         self._write()
-        return read_metrics(self.path)
-
-    def save_model(self, tensors: Mapping[str, Tensor], raw: Mapping[str, Tensor] | None = None) -> None:
-        """Writes the model that the user takes away and, if that is an average, the last published one beside it."""
-        if raw is not None:
-            save_model(self.path / RAW_MODEL, raw)
-        save_model(self.path / MODEL, tensors)
+        return _parsed((self.path / METRICS).read_bytes()[:end].decode())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes ``summary.json``, which marks the run as finished, and closes the folder."""

@@ -93,6 +93,11 @@ class FleetDriver:
         self.journal.forget(state["journal"])
         self.dispatcher.log.info("checkpoint", seconds=round(state["now"], 1))
 
+    def end(self) -> None:
+        """Sends no more jobs and ends the run when those in flight are back."""
+        if self.engine.stopping == "no":
+            self.dispatcher.give(Stopping(self.dispatcher.now(), False))
+
     def wake(self) -> None:
         """Gives up waiting for the network; called by a signal handler."""
         self.dispatcher.carrier.wake()

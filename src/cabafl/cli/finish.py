@@ -1,0 +1,30 @@
+"""`cabafl finish`"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cabafl.cli.arguments import Quiet
+from cabafl.cli.console import console
+
+
+def finish(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an interrupted or running simulation.")],
+    quiet: Quiet = False,
+) -> None:
+    """End a simulation where it is, with model, summary and curve. `cabafl resume` can extend it later.
+
+    A running one ends at its present time, an interrupted one at its last checkpoint.
+    """
+    from cabafl.cli.run import summary_table, warn
+    from cabafl.lifecycle.finishing import finish as finish_run
+    from cabafl.recording.folder import CURVE, SUMMARY
+
+    if (folder / SUMMARY).exists():
+        console.print(f"{folder}: this run is already complete.", soft_wrap=True)
+        return
+    summary = finish_run(folder, warn=warn)
+    if not quiet:
+        console.print(summary_table(summary))
+        console.print(f"Learning curve: {folder}/{CURVE}", soft_wrap=True)
