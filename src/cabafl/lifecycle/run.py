@@ -144,7 +144,7 @@ class Lifecycle:
                 while driver.step():
                     if self._saver is not None:
                         self._look_after_checkpoints(self._saver, driver)
-                driver.engine.finish()
+                driver.engine.conclude()
                 self._wait_for_checkpoint(driver)
             except (Stopped, Paused):
                 self._wait_for_checkpoint(driver)
