@@ -9,7 +9,7 @@ from cabafl.assembly import make_method
 from cabafl.config import load_experiment
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules
-from cabafl.engine.inputs import Arrived, Gathered, Input, Joined, Passed, Started
+from cabafl.engine.inputs import Arrived, Gathered, Held, Input, Joined, Passed, Started
 from cabafl.engine.wall import WallEngine
 from cabafl.execution.inline import LazyExecutor
 from cabafl.learning.evaluation import Score
@@ -73,11 +73,20 @@ class Play:
         orders = self.engine.take_orders()
         for job in orders.jobs:
             self.later(self.draw.uniform(0.5, 4.0), job)
+        for job in orders.fetched:
+            self.later(0.0, ("fetched", job))
         if orders.ask:
             self.later(self.draw.uniform(0.2, 1.0), "features")
 
+    def upload(self, time: float, job: int) -> Arrived:
+        """What a device uploads; it says how often it has stepped, and its loss if it is asked."""
+        objective = self.engine.flights[job].objective
+        loss = 0.5 if objective.report_loss else None
+        square = 0.1 * (job % 7) if objective.report_square else None
+        return Arrived(time, job, trained(job, self.engine.flights[job].weights), 1.0, 2.0, loss, square, 2, None)
+
     def later(self, seconds: float, what: Any) -> None:
-        """Schedules an answer: a job's number or "features"."""
+        """Schedules an answer: a job's number, the upload of one that is held, or "features"."""
         self.serial += 1
         heapq.heappush(self.agenda, (self.engine.now + float(seconds), self.serial, what))
 
@@ -90,8 +99,11 @@ class Play:
             time, _, what = heapq.heappop(self.agenda)
             if what == "features":
                 self.give(Gathered(time, FEATURES, np.ones(DEVICES, dtype=bool)))
+            elif isinstance(what, tuple) and what[1] in self.engine.flights:
+                self.give(self.upload(time, what[1]))
             elif what in self.engine.flights:
-                self.give(Arrived(time, what, trained(what, self.engine.flights[what].weights), 1.0, 2.0))
+                holds = self.engine.flights[what].objective.hold
+                self.give(Held(time, what, 1.0, 2.0) if holds else self.upload(time, what))
         self.engine.handle(Passed(SECONDS))
-        self.engine.finish()
+        self.engine.conclude()
         return self.inputs

@@ -36,7 +36,7 @@ def fleet(seconds: Sequence[float], sizes: Sequence[int] | None = None) -> Fleet
 class _Timetable(Fleet):
     """A fleet with a list of job times per device."""
 
-    def job(self, device: int, work: float = 1.0) -> tuple[float, float]:
+    def job(self, device: int, work: float = 1.0, models: int = 2) -> tuple[float, float]:
         return self.timetable[device].pop(0), 0.0  # type: ignore[attr-defined]
 
 
@@ -73,7 +73,7 @@ class ScriptedExecutor:
         if isinstance(job, TrainJob):
             self.trained.append(job)
             made = self.train(job)
-            return made if isinstance(made, TrainingResult) else TrainingResult(made)
+            return made if isinstance(made, TrainingResult) else TrainingResult(made, epochs=job.objective.epochs or 1)
         if isinstance(job, EvaluateJob):
             return Score(0, 0.0, 1)
         return self.table.copy()
@@ -116,6 +116,7 @@ class Settings(TypedDict, total=False):
     seed: int
     epochs: int
     learning_rate: float
+    momentum: float
     faults: Faults | None
     trainable: int  # leading entries of the model; default: all
 
@@ -146,6 +147,7 @@ class World:
             trainable=settings.get("trainable", initial.size),
             epochs=settings.get("epochs", 1),
             learning_rate=settings.get("learning_rate", 0.01),
+            momentum=settings.get("momentum", 0.0),
         )
         self.engine = VirtualEngine(setup, devices, settings.get("faults"))
         idle = ScriptedIdle(len(devices), np.flatnonzero(devices.sizes > 0))
@@ -162,8 +164,14 @@ class World:
             self.published.append(weights)
             publish(weights, **facts)
 
-        def dispatching(device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
-            job = dispatch(device, weights, slot, objective)
+        def dispatching(
+            device: int,
+            weights: Weights,
+            slot: int = 0,
+            objective: Objective = PLAIN,
+            correction: Weights | None = None,
+        ) -> int | None:
+            job = dispatch(device, weights, slot, objective, correction)
             if job is not None:
                 flight = self.engine.flights[job]  # what the engine passes to the trainer
                 self.sent.append((flight.started, flight.device, tuple(flight.weights.tolist())))

@@ -104,6 +104,7 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
         trainable=model.layout.trainable,
         epochs=training.epochs,
         learning_rate=training.learning_rate,
+        momentum=training.momentum,
         defence=DefenceRules(**run.defence.model_dump()),
         average=None if run.average is None else AverageRule(run.average, run.average_power, run.average_decay),
         keep_best=run.keep != "last",
@@ -113,7 +114,7 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
 def announce(method: Method, warn: Callable[[str], None] | None) -> None:
     """Warns about what devices have to reveal for this method."""
     if warn is not None and method.needs().features == "labels":
-        warn("method.features = labels: every device reports its number of samples per class to the server")
+        warn(f"method.name = {method.name}: every device reports its number of samples per class to the server")
 
 
 def slots_for(experiment: Experiment, devices: int, method: Method) -> int:
@@ -134,7 +135,10 @@ def check_fit(method: Method, task: Task) -> None:
     if task.dp is None:
         return
     if needs.training_loss:
-        raise UserError("privacy.dp_noise: devices then report no training loss; accepted: another method.stage_rule")
+        raise UserError(
+            f"privacy.dp_noise: devices then report no training loss, which method.name = {method.name!r} needs; "
+            "accepted: another method, or wkafl with another method.stage_rule"
+        )
     with per_sample_gradients(task.model.network):
         pass  # raises for layers it cannot handle
 

@@ -224,9 +224,9 @@ class MemoryDevice:
     def train(self, job: TrainingJob) -> None:
         """Answers a job; tests may replace this."""
         self.trained.append(job)
-        reply = self.worker.train(job, lambda: False)
+        reply = self.worker.train(job, lambda: False, lambda: False)
         assert reply is not None
-        self.act(self.session.answer(job.number, reply))
+        self.act(self.session.answer(job.number, reply, job.objective.hold))
 
 
 class MemoryFleet:

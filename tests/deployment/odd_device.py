@@ -52,10 +52,12 @@ class OddWorker(LightParticipant):
     def join(self, greeting: Greeting) -> int:
         return {"empty": 0, "huge": wire.LARGEST_COUNT}.get(self.how, super().join(greeting))
 
-    def train(self, job: TrainingJob, cancelled: Callable[[], bool]) -> TrainingReply | None:
+    def train(
+        self, job: TrainingJob, cancelled: Callable[[], bool], finishing: Callable[[], bool] = lambda: False
+    ) -> TrainingReply | None:
         if self.how == "silent":
             time.sleep(1000)
-        return super().train(job, cancelled)
+        return super().train(job, cancelled, finishing)
 
     def reply_for(self, job: TrainingJob) -> TrainingReply:
         reply = super().reply_for(job)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cabafl.deployment.log import Log
-from cabafl.deployment.messages import Described, Gone, Here, JobFailed, News, Trained, TrainingReply
+from cabafl.deployment.messages import Described, Gone, Here, JobFailed, News, Ready, Trained, TrainingReply
 from cabafl.deployment.server.carrier import Delivery
 from cabafl.deployment.server.dispatcher import Dispatcher
 from cabafl.engine.journal import Journal
@@ -41,6 +41,7 @@ class PlayDevice:
         self.process = f"{self.number}.{self.starts}"
         self.latest = -1
         self.answer: News | None = None
+        self.held: News | None = None  # what it uploads when it is asked
 
     def here(self) -> Here:
         """Its presence."""
@@ -63,6 +64,9 @@ class PlayNetwork:
         self.trainings: Counter[int] = Counter()
         self.recalls: list[tuple[int, int]] = []  # device and job
         self.cancelled: list[tuple[int, int]] = []
+        self.finished: list[tuple[int, int]] = []
+        self.fetched: list[tuple[int, int]] = []
+        self.deaf: set[int] = set()  # devices that miss what they are told besides jobs
         self.queries: list[int] = []
         self.calls: list[str] = []
         self.fuse: int | None = None  # so many calls until the server dies
@@ -107,7 +111,7 @@ class PlayNetwork:
         for _, device, process, make in due:
             news = make() if device.process == process else None
             if news is not None:
-                if isinstance(news, Trained | JobFailed) and news.job == device.latest:
+                if isinstance(news, Trained | Ready | JobFailed) and news.job == device.latest:
                     device.answer = news
                 self.put(news)
 
@@ -159,10 +163,18 @@ class PlayNetwork:
     def _take_job(self, device: PlayDevice, job: Job) -> None:
         if not device.online or job.number <= device.latest:
             return
-        device.latest, device.answer = job.number, None
+        device.latest, device.answer, device.held = job.number, None, None
         self.trainings[job.number] += 1
         answer = self.answers.get(device.number, honest)
-        self.later(device, float(self.draw.uniform(0.5, 4.0)), lambda: answer(job))
+        self.later(device, float(self.draw.uniform(0.5, 4.0)), lambda: self._end(device, job, answer))
+
+    def _end(self, device: PlayDevice, job: Job, answer: Answer) -> News | None:
+        news = answer(job)
+        if not job.objective.hold or not isinstance(news, Trained):
+            return news
+        if job.number == device.latest:
+            device.held = news
+        return Ready(device.number, job.number, 1.0, 2.0)
 
     def recall(self, job: Job) -> None:
         self.tick("recall")
@@ -178,6 +190,18 @@ class PlayNetwork:
     def cancel(self, device: int, job: int) -> None:
         self.tick("cancel")
         self.cancelled.append((device, job))
+
+    def finish(self, device: int, job: int) -> None:
+        self.tick("finish")
+        self.finished.append((device, job))
+
+    def fetch(self, device: int, job: int) -> None:
+        self.tick("fetch")
+        self.fetched.append((device, job))
+        own = self.devices[device]
+        if own.online and own.latest == job and own.held is not None and device not in self.deaf:
+            held = own.held
+            self.later(own, 0.2, lambda: held)
 
     def ask(self, query: int, weights: Weights, kind: FeatureKind, seconds: float) -> None:
         self.tick("ask")

@@ -112,7 +112,9 @@ class Worker(LightParticipant):
         self.may_answer = threading.Event()
         self.may_answer.set()
 
-    def train(self, job: TrainingJob, cancelled: Callable[[], bool]) -> TrainingReply | None:
+    def train(
+        self, job: TrainingJob, cancelled: Callable[[], bool], finishing: Callable[[], bool] = lambda: False
+    ) -> TrainingReply | None:
         self.jobs.append(job)
         while not self.may_answer.wait(0.02):
             if cancelled():
@@ -195,7 +197,7 @@ def test_another_version_is_refused_on_both_sides(fleet: FleetFolder) -> None:
     with office(fleet, "version") as server, clients(fleet, 0) as [device]:
         [here] = wire.encode("here", {"run": "version", "process": "p", "samples": 3, "declined": ""})
         assert device.publish(here_topic(0), with_version(here, 9), retain=True) == OK
-        assert server.wait(Declined, 0).text == "protocol version 9; accepted: 1 (upgrade the older side)"
+        assert server.wait(Declined, 0).text == "protocol version 9; accepted: 2 (upgrade the older side)"
         assert device.publish(up_topic(0), with_version(upload("version", 1, model()), 9)) == OK
         assert "protocol version 9" in server.wait(Nonsense, 0).text
         assert device.publish(here_topic(0), b"", retain=True) == OK

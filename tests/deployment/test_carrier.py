@@ -74,8 +74,8 @@ class Bench:
             self.broker.publish(topic, packet, retain=topic.endswith("here"))
 
     def trained(self, job: int, vector: Weights = MODEL, piece: int = 1 << 30) -> None:
-        values: dict[str, Any] = {"job": job, "seconds": 1.0, "joules": 2.0, "has_loss": False, "loss": 0.0}
-        self.says("trained", vector, 3, piece, **values)
+        more: dict[str, Any] = {"has_loss": False, "loss": 0.0, "has_square": False, "square_loss": 0.0, "steps": 1}
+        self.says("trained", vector, 3, piece, job=job, seconds=1.0, joules=2.0, epochs=1, **more)
 
     @property
     def unconfirmed(self) -> int:
@@ -213,8 +213,8 @@ def test_presence_of_another_run_version_or_shape(bench: Bench) -> None:
     bench.broker.publish(here_topic(3), packet)
     assert bench.news() == []
     assert bench.unconfirmed == 0, "what means nothing is confirmed at once"
-    bench.broker.publish(here_topic(3), packet[:4] + b"\x02" + packet[5:])
-    assert bench.news() == [Declined(3, "protocol version 2; accepted: 1 (upgrade the older side)")]
+    bench.broker.publish(here_topic(3), packet[:4] + b"\x03" + packet[5:])
+    assert bench.news() == [Declined(3, "protocol version 3; accepted: 2 (upgrade the older side)")]
     for piece in wire.encode("gone", {"process": "p" * 100}, piece=50)[:1]:
         bench.broker.publish(here_topic(3), piece)
     bench.broker.publish(here_topic(3), b"nonsense")

@@ -186,7 +186,7 @@ def test_the_simulator_takes_the_decisions_of_a_deployed_run(tmp_path: Path, met
         due = min((entry[0] for entry in network.agenda), default=network.now + 0.1)
         network.pass_time(max(due - network.now, 1e-6))
     server.engine.handle(Passed(SECONDS))
-    server.engine.finish()
+    server.engine.conclude()
     inputs = [given for _, given in server.journal.inputs()]
     again = simulated(method, inputs, server.events)
     assert sum(isinstance(event, Published) for event in server.events) > 3

@@ -92,7 +92,7 @@ def test_devices_that_behave_oddly(fleet: Bed) -> None:
 
     assert {number for number in range(13) if lines[number]["faults"]} >= {3, 4, 6, 9, 12}
     assert not any(lines[number]["faults"] for number in (0, 1, 2, 8, 10, 11)), "what arrives twice is no fault"
-    assert lines[7]["declined"] == "protocol version 2; accepted: 1 (upgrade the older side)"
+    assert lines[7]["declined"] == "protocol version 3; accepted: 2 (upgrade the older side)"
     assert lines[10]["online"]
     assert lines[10]["samples"] == 0
     log = fleet.running["server"].output()

@@ -79,7 +79,7 @@ class FakeGrid:
         record = from_record(message.content, wire.message_limit(SIZE), lengths)
         assert not record.problem
         kind = message.metadata.message_type
-        return to_record(app._answer(self.workers[number], kind, record, self.samples[number]))
+        return to_record(app._answer(self.workers[number], kind, record, self.samples[number], SIZE))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self.mail.pop(name) for name in list(message_ids) if name in self.mail]
@@ -147,7 +147,18 @@ def test_a_job_reveals_nothing_about_earlier_devices(grid: FakeGrid) -> None:
     news(network)
     network.send([Job(7, 1, 2, 3, MODEL)])
     record = from_record(grid.sent[-1].content, wire.message_limit(SIZE), {"job": SIZE})
-    assert record.values.keys() == {"run", "job", "epochs", "lr_scale", "prox", "report_loss", "model"}
+    assert record.values.keys() == {
+        "run",
+        "job",
+        "epochs",
+        "lr_scale",
+        "prox",
+        "report_loss",
+        "report_square",
+        "hold",
+        "correction",
+        "model",
+    }
     assert grid.sent[-1].metadata.group_id == ""
 
 

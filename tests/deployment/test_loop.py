@@ -26,7 +26,7 @@ from tests.deployment.memory_broker import NOWHERE, MemoryBroker, MemoryLink
 
 WEIGHTS: Weights = np.arange(6, dtype=np.float32)
 HERE, UP, DOWN = here_topic(3), up_topic(3), down_topic(3)
-LENGTHS = {"here": 0, "gone": 0, "trained": 6, "failed": 0, "features": 2, "refused": 0}
+LENGTHS = {"here": 0, "gone": 0, "trained": 6, "ready": 0, "failed": 0, "features": 2, "refused": 0}
 EXPERIMENT = load_experiment(None, ["data.dataset=synthetic", "model.name=mlp", "data.devices=4"])
 GREETING = Greeting.of(EXPERIMENT, make_server_task(EXPERIMENT), 4).model_copy(update={"weights": 6}).text()
 
@@ -57,7 +57,9 @@ class StubWorker:
         """See `Worker`."""
         return self.reason
 
-    def train(self, job: TrainingJob, cancelled: Callable[[], bool]) -> TrainingReply | None:
+    def train(
+        self, job: TrainingJob, cancelled: Callable[[], bool], finishing: Callable[[], bool]
+    ) -> TrainingReply | None:
         """See `Worker`."""
         self.began.append(job.number)
         if self.failure is not None:
@@ -66,6 +68,8 @@ class StubWorker:
             if cancelled():
                 self.cancelled.append(job.number)
                 return None
+            if finishing():
+                return TrainingReply(job.weights + 1, 0.5, 1.0, None, None, 3, 1)
             time.sleep(0.001)
         return TrainingReply(job.weights + 1, 1.5, 2.5, None)
 
@@ -160,6 +164,10 @@ def test_a_device_joins_trains_and_signs_off(play: Playground) -> None:
         "joules": 2.5,
         "has_loss": False,
         "loss": 0.0,
+        "has_square": False,
+        "square_loss": 0.0,
+        "steps": 1,
+        "epochs": 1,
     }
     play.stop()
     assert play.broker.retained[HERE] == play.loop.session.absence().payload

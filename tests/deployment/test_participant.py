@@ -101,12 +101,12 @@ def test_features_are_those_of_the_simulator(tmp_path: Path, kind: FeatureKind) 
 
 
 def test_all_that_leaves_a_device(tmp_path: Path) -> None:
-    """Weights, size, features, time, energy: this test lists every field of every answer."""
+    """Weights, size, features, time, energy, steps: this test lists every field of every answer."""
     device, greeting = joined(tmp_path)
     assert type(device.join(greeting)) is int
     reply = trained(device, TrainingJob(1, zeros(greeting), PLAIN))
-    assert reply._fields == ("weights", "seconds", "joules", "loss")
-    assert reply.loss is None, "only if the job asks for it"
+    assert reply._fields == ("weights", "seconds", "joules", "loss", "square_loss", "steps", "epochs")
+    assert (reply.loss, reply.square_loss) == (None, None), "only if the job asks for it"
     assert device.features(question(zeros(greeting)))._fields == ("features",)
     assert FeatureReply._fields == ("features",)
 
@@ -342,6 +342,9 @@ def test_idle_time_is_reported_with_the_next_job(tmp_path: Path) -> None:
 
 def test_a_pace_makes_a_fast_machine_slow(tmp_path: Path) -> None:
     device, greeting = joined(tmp_path, pace=0.5)
-    found = trained(device, TrainingJob(1, zeros(greeting), Objective(epochs=1)))
-    assert found.seconds >= 0.5
-    assert found.joules >= 5.0
+    epochs = greeting.task.training.epochs
+    for done in (epochs, 2 * epochs, 1):
+        found = trained(device, TrainingJob(1, zeros(greeting), Objective(epochs=done)))
+        assert found.seconds >= 0.5 * done / epochs
+        assert found.joules >= 5.0 * done / epochs
+    assert found.seconds < 0.5

@@ -87,7 +87,19 @@ def test_a_job_reveals_nothing_about_earlier_devices(fleet_run: FleetRun) -> Non
             jobs.append(json.loads(bytes(content[4 : 4 + size])))
     assert len(jobs) == JOBS
     for values in jobs:
-        assert values.keys() == {"kind", "run", "job", "epochs", "lr_scale", "prox", "report_loss", "model"}
+        assert values.keys() == {
+            "kind",
+            "run",
+            "job",
+            "epochs",
+            "lr_scale",
+            "prox",
+            "report_loss",
+            "report_square",
+            "hold",
+            "correction",
+            "model",
+        }
         assert (values["epochs"], values["lr_scale"], values["prox"]) == (-1, 1.0, 0.0)
         assert re.fullmatch(r"|fleet/all/model/[0-9a-f]{16}", values["model"]), "a random name"
     assert len({values["run"] for values in jobs}) == 1

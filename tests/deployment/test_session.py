@@ -27,7 +27,7 @@ from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
 WEIGHTS: Weights = np.arange(6, dtype=np.float32)
 DOWN, UP, HERE = down_topic(3), up_topic(3), here_topic(3)
 MODEL = f"{MODEL_TOPICS}/abcd"
-UP_KINDS = {"trained": 6, "failed": 0, "features": 2, "refused": 0, "here": 0, "gone": 0}
+UP_KINDS = {"trained": 6, "ready": 0, "failed": 0, "features": 2, "refused": 0, "here": 0, "gone": 0}
 
 
 def session(run: str = "one") -> Session:
@@ -147,7 +147,7 @@ def test_a_server_of_another_version_is_declined_and_one_of_this_version_joined_
     device = session()
     [packet] = wire.encode("greeting", {"run": "one", "greeting": ""})
     complaint, leave, *rest = device.take(RUN_TOPIC, packet[:4] + b"\x09" + packet[5:])
-    assert complaint == Complain("the server speaks protocol version 9; accepted: 1 (upgrade the older side)")
+    assert complaint == Complain("the server speaks protocol version 9; accepted: 2 (upgrade the older side)")
     assert leave == Leave()
     assert said(rest) == presence("", 100, "speaks another version of the protocol")
     assert job(device, 1) == []
@@ -199,7 +199,7 @@ def test_a_cancelled_job_stops() -> None:
     [
         (WEIGHTS[:5], "20 bytes for 6 numbers"),
         (np.array([1, 2, np.nan, 3, 4, 5], np.float32), "numbers that are not finite"),
-        (WEIGHTS[:0], "a job without a model"),
+        (WEIGHTS[:0], "0 bytes for 6 numbers"),
     ],
 )
 def test_a_job_with_an_unusable_model_is_answered(weights: Weights, text: str) -> None:

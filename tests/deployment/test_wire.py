@@ -35,8 +35,11 @@ def joined(packets: list[bytes], limit: int = LIMIT) -> memoryview:
     return found[0]
 
 
-def through(kind: str, values: dict[str, wire.Value], vector: Weights, piece: int = 1 << 30) -> WireRecord:
-    return wire.decode(joined(wire.encode(kind, values, vector, piece)), {kind: len(vector)})
+def through(
+    kind: str, values: dict[str, wire.Value], vector: Weights, piece: int = 1 << 30, length: int | None = None
+) -> WireRecord:
+    lengths = {kind: len(vector) if length is None else length}
+    return wire.decode(joined(wire.encode(kind, values, vector, piece)), lengths)
 
 
 # Round trips
@@ -45,29 +48,61 @@ def through(kind: str, values: dict[str, wire.Value], vector: Weights, piece: in
 @given(st.data(), st.sampled_from(sorted(wire.SCHEMAS)), vectors, st.integers(1, 300))
 def test_every_kind_arrives_as_it_was_sent(data: st.DataObject, kind: str, vector: Weights, piece: int) -> None:
     values = {name: data.draw(EXAMPLES[of]) for name, of in wire.SCHEMAS[kind].items()}
+    length = len(vector)
     if kind not in wire.VECTORS:
         vector = vector[:0]
-    record = through(kind, values, vector, piece)
+    elif kind == "job":
+        vector = np.tile(vector, (not values["model"]) + values["correction"])
+    record = through(kind, values, vector, piece, length)
     assert (record.kind, record.values, record.problem) == (kind, values, "")
     np.testing.assert_array_equal(record.vector, vector)
     assert record.vector.flags.aligned
 
 
-@given(counts, st.none() | st.integers(0, 1000), amounts, amounts, st.booleans(), vectors)
-def test_a_job(
-    number: int, epochs: int | None, lr_scale: float, prox: float, report_loss: bool, vector: Weights
+flags = st.booleans()
+objectives = st.builds(Objective, st.none() | st.integers(0, 1000), amounts, amounts, flags, flags, flags)
+
+
+@given(counts, objectives, vectors, flags, st.sampled_from(["", "fleet/models/x"]))
+def test_a_job(number: int, objective: Objective, weights: Weights, corrected: bool, topic: str) -> None:
+    correction = 2 * weights if corrected else None
+    values = wire.job_values("r", number, objective, topic, corrected)
+    sent = wire.job_vector(weights[:0] if topic else weights, correction)
+    record = through("job", values, sent, length=len(weights))
+    job = wire.training_job(record, len(weights))
+    assert (job.number, job.objective, record.problem) == (number, objective, "")
+    np.testing.assert_array_equal(job.weights, weights[:0] if topic else weights)
+    if correction is None:
+        assert job.correction is None
+    else:
+        np.testing.assert_array_equal(job.correction, correction)
+
+
+@pytest.mark.parametrize(
+    ("topic", "corrected", "right"), [("", False, 1), ("", True, 2), ("x", False, 0), ("x", True, 1)]
+)
+def test_a_job_has_exactly_the_vectors_that_it_names(topic: str, corrected: bool, right: int) -> None:
+    values = wire.job_values("r", 1, PLAIN, topic, corrected)
+    for count in range(4):
+        record = through("job", values, np.ones(4 * count, np.float32), length=4)
+        assert record.problem == ("" if count == right else f"{16 * count} bytes for {4 * right} numbers")
+    for length in (4 * right - 1, 4 * right + 1):
+        if length > 0:
+            assert through("job", values, np.ones(length, np.float32), length=4).problem
+
+
+losses = st.none() | st.floats(0) | st.just(float("nan"))
+
+
+@given(vectors, amounts, amounts, losses, losses, counts, counts)
+def test_an_upload_and_only_a_finite_loss(
+    weights: Weights, seconds: float, joules: float, loss: float | None, square: float | None, steps: int, epochs: int
 ) -> None:
-    objective = Objective(epochs, lr_scale, prox, report_loss)
-    record = through("job", wire.job_values("r", number, objective), vector)
-    assert (record.count("job"), wire.objective_of(record)) == (number, objective)
-
-
-@given(vectors, amounts, amounts, st.none() | st.floats())
-def test_an_upload_and_only_a_finite_loss(weights: Weights, seconds: float, joules: float, loss: float | None) -> None:
-    values = wire.reply_values("r", 7, TrainingReply(weights, seconds, joules, loss))
+    values = wire.reply_values("r", 7, TrainingReply(weights, seconds, joules, loss, square, steps, epochs))
     reply = wire.reply_of(through("trained", values, weights))
-    assert (reply.seconds, reply.joules) == (seconds, joules)
+    assert (reply.seconds, reply.joules, reply.steps, reply.epochs) == (seconds, joules, steps, epochs)
     assert reply.loss == (loss if loss is not None and np.isfinite(loss) else None)
+    assert reply.square_loss == (square if square is not None and np.isfinite(square) else None)
     np.testing.assert_array_equal(reply.weights, weights)
 
 
@@ -91,6 +126,9 @@ def test_a_job_has_these_fields_and_reveals_no_slot_version_or_device() -> None:
         "lr_scale": 1.0,
         "prox": 0.0,
         "report_loss": False,
+        "report_square": False,
+        "hold": False,
+        "correction": False,
         "model": "",
     }
     assert content[4 + size :] == weights.tobytes()
@@ -125,7 +163,7 @@ def small(piece: int = 1 << 30, start: float = 0.0) -> list[bytes]:
     return wire.encode("features", {"run": "r", "query": 1}, np.arange(start, start + 50, dtype=np.float32), piece)
 
 
-def head(index: int = 0, count: int = 2, total: int = 100, digest: bytes = bytes(16), version: int = 1) -> bytes:
+def head(index: int = 0, count: int = 2, total: int = 100, digest: bytes = bytes(16), version: int = 2) -> bytes:
     return HEAD.pack(b"CBFL", version, index, count, total, digest)
 
 
@@ -152,9 +190,9 @@ def test_a_wrong_packet_is_refused_in_one_line(name: str) -> None:
         Assembler(LIMIT).add(packet)
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 1, 3, 255])
 def test_another_version_is_named(version: int) -> None:
-    with pytest.raises(OtherVersion, match=rf"protocol version {version}; accepted: 1 \(upgrade the older side\)"):
+    with pytest.raises(OtherVersion, match=rf"protocol version {version}; accepted: 2 \(upgrade the older side\)"):
         Assembler(LIMIT).add(head(version=version))
 
 
@@ -224,9 +262,21 @@ def content(values: Any, vector: bytes = b"") -> bytes:
     return struct.pack("<I", len(text)) + text + vector
 
 
-GOOD = {"kind": "trained", "run": "r", "job": 3, "seconds": 1.5, "joules": 2.5, "has_loss": True, "loss": -0.5}
+GOOD = {
+    "kind": "trained",
+    "run": "r",
+    "job": 3,
+    "seconds": 1.5,
+    "joules": 2.5,
+    "has_loss": True,
+    "loss": -0.5,
+    "has_square": True,
+    "square_loss": 0.25,
+    "steps": 7,
+    "epochs": 2,
+}
 FOUR = np.arange(4, dtype="<f4").tobytes()
-LENGTHS = {"trained": 4, "failed": 0, "gone": 0}
+LENGTHS = {"trained": 4, "ready": 0, "failed": 0, "gone": 0}
 
 
 def without(name: str) -> dict[str, Any]:
@@ -268,6 +318,14 @@ RECORDS: dict[str, Callable[[], bytes]] = {
     "infinite": lambda: content({**GOOD, "joules": float("inf")}, FOUR),
     "beyond float64": lambda: content(json.dumps(GOOD).replace("1.5", "1e999").encode(), FOUR),
     "a loss that is not finite": lambda: content({**GOOD, "loss": float("-inf")}, FOUR),
+    "a negative square": lambda: content({**GOOD, "square_loss": -0.25}, FOUR),
+    "half a step": lambda: content({**GOOD, "steps": 0.5}, FOUR),
+    "a negative number of steps": lambda: content({**GOOD, "steps": -1}, FOUR),
+    "an order of the server": lambda: content({"kind": "fetch", "run": "r", "job": 1}),
+    "ready without its costs": lambda: content({"kind": "ready", "run": "r", "job": 1}),
+    "ready with a vector": lambda: content(
+        {"kind": "ready", "run": "r", "job": 1, "seconds": 1.0, "joules": 0.0}, FOUR
+    ),
     "a long text": lambda: content({**GOOD, "run": "x" * (wire.LONGEST_TEXT + 1)}, FOUR),
     "a vector where none belongs": lambda: content({"kind": "gone", "process": "p"}, FOUR),
 }
@@ -322,7 +380,7 @@ def test_random_records_are_read_or_refused(values: dict[str, Any], vector: byte
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(data: bytes) -> None:
-    for packet in (data, b"CBFL\1" + data):
+    for packet in (data, b"CBFL\2" + data):
         with suppress(Malformed):
             Assembler(LIMIT).add(packet)
     with suppress(Malformed):

@@ -20,6 +20,7 @@ from cabafl.engine.wall import WallEngine
 from cabafl.execution.base import EvaluateJob, ExecutorJob
 from cabafl.execution.inline import LazyExecutor
 from cabafl.learning.evaluation import Score
+from cabafl.learning.task import TrainingResult
 from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Stopped
 from cabafl.methods.base import Job, LossReason, Method, Server, Upload, Weights
@@ -66,7 +67,7 @@ class Judge:
         if isinstance(job, EvaluateJob):
             self.seen.append(tuple(job.weights.tolist()))
             return Score(0, float(job.weights[0]), 1)
-        return (job.weights, None)
+        return TrainingResult(job.weights)
 
 
 def setup(rule: AverageRule | None, judge: Judge, events: list[Event]) -> EngineSetup:
@@ -96,7 +97,7 @@ def on_wall_clock(rule: AverageRule | None, judge: Judge, events: list[Event]) -
     for number in range(len(MODELS)):
         engine.handle(Arrived(1.0 + number, number, vector(0, 0), 1.0, 1.0))
     engine.handle(Passed(100.0))
-    engine.finish()
+    engine.conclude()
     return engine
 
 

@@ -20,6 +20,7 @@ from cabafl.engine.inputs import (
     Changed,
     Failed,
     Gathered,
+    Held,
     Input,
     Joined,
     Left,
@@ -41,6 +42,7 @@ INITIAL = vector(0.5, -0.25, 1.0, 2.0, 1.0)
 TRAINABLE = 4
 VARIANTS: dict[str, list[str]] = {
     **{name: [f"method.name={name}"] for name in ALL_METHODS if name != "cabafl"},
+    "everything": ["method.name=tests.engine.orders_method:Everything"],
     "cabafl": ["method.m=2", "method.k=2"],
     "cabafl auto": AUTO,
     "cabafl by size": ["method.m=1", "method.k=1", "method.selection=size", "method.aggregation=mean"],
@@ -62,6 +64,7 @@ SAMPLES = [10, 0, 1, 55, 10**9, 2**53, 2**70, -3]
 COSTS = [1.0, 0.0, -5.0, NAN, INF, -INF, 1e308]
 LOSSES = [None, 0.5, NAN, INF, -1e300, 1e300]
 NORMS = [0.1, 1.0, 1e14, -1e14, 4e14, 1e38, -1e38, 0.0, NAN, INF, 1e-40]
+COUNTS = [1, 5, 40, 0, -1, 2**53, 10**30]
 REASONS: list[LossReason] = ["crash", "left", "timeout", "rejected", "stale"]
 CHANGES: list[tuple[str, Any]] = [
     ("run.wall_time", 500.0),
@@ -127,6 +130,8 @@ class Chaos:
             return self.features(pick, value)
         if kind == 12:
             return Changed(self.time, *CHANGES[value % len(CHANGES)])
+        if kind >= 14:
+            return Held(self.time, self.job(pick), COSTS[value % len(COSTS)], COSTS[pick % len(COSTS)])
         if kind == 13 and value > 90:
             return Stopping(self.time, at_once=pick % 2 == 0)
         return Passed(self.time)
@@ -147,6 +152,9 @@ class Chaos:
             COSTS[value % len(COSTS)],
             COSTS[pick % len(COSTS)],
             LOSSES[(pick + value) % len(LOSSES)],
+            LOSSES[(3 * pick + value) % len(LOSSES)],
+            COUNTS[(pick + value) % len(COUNTS)],
+            COUNTS[(pick + 2 * value) % len(COUNTS)],
         )
 
     def features(self, pick: int, value: int) -> Gathered:
@@ -189,7 +197,7 @@ def check(engine: WallEngine, events: list[Event]) -> None:
 
 ACTIONS = st.lists(
     st.tuples(
-        st.integers(0, 13), st.integers(0, 127), st.integers(0, 100), st.sampled_from([0.0, 0.1, 1.0, 7.0, 90.0])
+        st.integers(0, 15), st.integers(0, 127), st.integers(0, 100), st.sampled_from([0.0, 0.1, 1.0, 7.0, 90.0])
     ),
     min_size=5,
     max_size=120,
@@ -226,7 +234,7 @@ def test_any_order_of_inputs(
         engine.handle(chaos.input(*action))
         engine.take_orders()
         check(engine, events)
-    engine.finish()
+    engine.conclude()
     check(engine, events)
 
 
@@ -242,6 +250,8 @@ def test_devices_that_lose_their_samples_while_their_uploads_wait(name: str) -> 
         engine.handle(Gathered(0.5, np.ones((DEVICES, WIDTH), dtype=np.float32), np.ones(DEVICES, dtype=bool)))
     flight = engine.flight_of(0)
     assert flight is not None
+    if flight.objective.hold:
+        engine.handle(Held(0.8, flight.number, 1.0, 1.0))
     engine.handle(Arrived(1.0, flight.number, flight.weights + np.float32(0.5), 1.0, 1.0))
     for device in range(4):
         engine.handle(Joined(2.0, device, 0))

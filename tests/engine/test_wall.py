@@ -107,7 +107,7 @@ def test_a_killed_server_comes_back_through_its_journal(name: str, seed: int, cu
     for given_input in inputs[cut:]:
         other.handle(given_input)
     other.handle(Passed(SECONDS))
-    other.finish()
+    other.conclude()
     assert [*map(repr, first), *map(repr, second)] == [*map(repr, events)]
     assert other.defence.counts == whole.defence.counts
     assert bool(whole.defence.counts) == (rules is not UNDEFENDED)

@@ -188,7 +188,7 @@ def test_a_stop_waits_for_the_jobs_in_flight(name: str) -> None:
     engine.handle(Left(3.0, 0))
     engine.handle(Joined(3.0, 0, 10))
     assert engine.over  # a stop is not undone
-    engine.finish()
+    engine.conclude()
 
 
 def test_a_stop_at_once_recalls_all_jobs() -> None:

@@ -17,10 +17,13 @@ from cabafl.execution.choice import open_executor, worker_count
 from cabafl.execution.pool import ProcessExecutor
 from tests.runs import ALL_METHODS, AUTO, METHODS, same_bytes, settings
 
+EVERYTHING = "tests.engine.orders_method:Everything"
 EXECUTORS = ["run.workers=1", "run.workers=2", "run.workers=3"]
 
 
-@pytest.mark.parametrize(("method", "more"), [*((method, []) for method in ALL_METHODS), ("cabafl", AUTO)])
+@pytest.mark.parametrize(
+    ("method", "more"), [*((method, []) for method in [*ALL_METHODS, EVERYTHING]), ("cabafl", AUTO)]
+)
 def test_same_bytes_for_any_number_of_workers(method: str, more: list[str], tmp_path: Path) -> None:
     simulate(load_experiment(None, settings(method, *more, "run.workers=0")), out=tmp_path / "inline")
     for number, executor in enumerate(EXECUTORS if method in METHODS else ["run.workers=2"]):

@@ -13,6 +13,7 @@ from cabafl.engine.core import Limits
 from cabafl.errors import UserError
 from cabafl.fleet import Attack, Faults
 from cabafl.fleet.attacks import STRENGTHS
+from cabafl.learning.task import Control
 from cabafl.methods.base import PLAIN
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
@@ -130,7 +131,7 @@ def test_an_attacker_trains_on_flipped_labels() -> None:
     words = ["data.dataset=synthetic", "data.devices=10", "model.name=mlp"]
     task = assemble(load_experiment(None, words)).task
     start = task.model.save()
-    flipped = task.train(3, 2, start, PLAIN, flipped=True).weights
+    flipped = task.train(3, 2, start, PLAIN, control=Control(flipped=True)).weights
     assert not np.array_equal(flipped, task.train(3, 2, start, PLAIN).weights)
     task.dataset.train.y.copy_(task.dataset.classes - 1 - task.dataset.train.y)
     np.testing.assert_array_equal(flipped, task.train(3, 2, start, PLAIN).weights)

@@ -49,6 +49,7 @@ LIARS += ["run.defence.feature_clip=2", "run.defence.sample_quantile=0.7", "flee
 CASES = [(method, more) for method in ALL_METHODS for more in ([], LIARS)] + [
     ("cabafl", AUTO),
     ("cabafl", LIARS + AUTO),
+    ("tests.engine.orders_method:Everything", []),
 ]
 
 

@@ -43,7 +43,7 @@ class Counting:
             "model": model,
             "average": None,
             "result": model,
-            "finish": self.evaluate,
+            "conclude": self.evaluate,
         }
         selections = np.ones(3, dtype=np.int64)
         nothing = {"defence": SimpleNamespace(totals=dict), "changes": {}, "stopping": "no"}

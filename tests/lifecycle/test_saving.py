@@ -145,7 +145,7 @@ def test_the_end_of_a_run_waits_for_the_writer(tmp_path: Path, monkeypatch: pyte
     writer = SlowWriter()
     run = frequent(tmp_path / "run", monkeypatch, writer)
     driver = Counting(run, 9)
-    driver.engine.finish = writer.go.set  # type: ignore[method-assign]
+    driver.engine.conclude = writer.go.set  # type: ignore[method-assign]
     run.carry_out(driver, None)
     assert driver.saves == [1]
     assert not list((tmp_path / "run").glob("checkpoint*"))

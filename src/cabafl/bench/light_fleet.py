@@ -19,6 +19,7 @@ from cabafl.deployment.device.session import (
     Complain,
     Describe,
     Fetch,
+    Finish,
     Join,
     Leave,
     Publish,
@@ -76,7 +77,7 @@ class LightDevice:
         elif isinstance(action, Leave):
             self.job = None
         else:
-            assert isinstance(action, Complain)
+            assert isinstance(action, Complain | Finish)  # it takes its time
         return None
 
     def _join(self, action: Join) -> None:
@@ -98,7 +99,8 @@ class LightDevice:
         """Ends a job, unless another one has come meanwhile."""
         if self.job == task.job.number:
             self.job = None
-            self._all(self.session.answer(task.job.number, self.participant.reply_for(task.job)))
+            reply = self.participant.reply_for(task.job)
+            self._all(self.session.answer(task.job.number, reply, task.job.objective.hold))
 
     def _all(self, actions: list[Action]) -> None:
         for action in actions:

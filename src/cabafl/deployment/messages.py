@@ -18,6 +18,7 @@ class TrainingJob:
     number: int
     weights: Weights
     objective: Objective
+    correction: Weights | None = None  # added to every gradient
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class TrainingReply(NamedTuple):
     seconds: float
     joules: float
     loss: float | None  # mean of the last epoch, if the job asked for it
+    square_loss: float | None = None  # mean squared sample loss of the first epoch, if the job asked for it
+    steps: int = 1
+    epochs: int = 1
 
 
 class FeatureReply(NamedTuple):
@@ -80,6 +84,15 @@ class Trained(NamedTuple):
     reply: TrainingReply
 
 
+class Ready(NamedTuple):
+    """A device has trained a job and holds the result until the server fetches it."""
+
+    device: int
+    job: int
+    seconds: float
+    joules: float
+
+
 class Described(NamedTuple):
     """A device has answered a feature query; None: it refuses or cannot."""
 
@@ -105,4 +118,4 @@ class Nonsense(NamedTuple):
     text: str
 
 
-News = Here | Declined | Gone | Trained | Described | JobFailed | Nonsense
+News = Here | Declined | Gone | Trained | Ready | Described | JobFailed | Nonsense

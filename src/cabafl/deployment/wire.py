@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from cabafl.deployment.messages import TrainingReply
+from cabafl.deployment.messages import TrainingJob, TrainingReply
 from cabafl.methods.base import Objective, Weights
 
-PROTOCOL = 1
+PROTOCOL = 2
 LARGEST_COUNT = 1 << 53  # exact as float64
 LONGEST_TEXT = 20_000  # characters
 LONGEST_VALUES = 64 << 10  # bytes of all values of a record
@@ -46,14 +46,31 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "lr_scale": float,
         "prox": float,
         "report_loss": bool,
-        "model": str,  # topic of the model; empty: the vector of this record
+        "report_square": bool,
+        "hold": bool,
+        "correction": bool,  # the vector of this record ends with one
+        "model": str,  # topic of the model; empty: the vector of this record begins with it
     },
     "cancel": {"run": str, "job": int},
+    "finish": {"run": str, "job": int},
+    "fetch": {"run": str, "job": int},
     "recall": {"run": str, "job": int},
     # from a device
     "here": {"run": str, "process": str, "samples": int, "declined": str},
     "gone": {"process": str},
-    "trained": {"run": str, "job": int, "seconds": float, "joules": float, "has_loss": bool, "loss": float},
+    "trained": {
+        "run": str,
+        "job": int,
+        "seconds": float,
+        "joules": float,
+        "has_loss": bool,
+        "loss": float,
+        "has_square": bool,
+        "square_loss": float,
+        "steps": int,
+        "epochs": int,
+    },
+    "ready": {"run": str, "job": int, "seconds": float, "joules": float},
     "failed": {"run": str, "job": int, "reason": str, "text": str},
     "features": {"run": str, "query": int},
     "refused": {"run": str, "query": int, "text": str},
@@ -127,7 +144,10 @@ def decode(content: bytes | memoryview, lengths: Mapping[str, int]) -> WireRecor
     if size > LONGEST_VALUES or _SIZE.size + size > len(content):
         raise Malformed(f"{size} bytes of values")
     kind, values = _read_values(bytes(content[_SIZE.size : _SIZE.size + size]), lengths)
-    vector, problem = _read_vector(content[_SIZE.size + size :], kind, lengths[kind])
+    length = lengths[kind]
+    if kind == "job":  # a model, unless it is elsewhere, and a correction, if there is one
+        length *= (not values["model"]) + bool(values["correction"])
+    vector, problem = _read_vector(content[_SIZE.size + size :], kind, length)
     return WireRecord(kind, values, vector, problem)
 
 
@@ -182,7 +202,9 @@ class Assembler:
         return index, count, total, digest
 
 
-def job_values(run: str, number: int, objective: Objective, model: str = "") -> dict[str, Value]:
+def job_values(
+    run: str, number: int, objective: Objective, model: str = "", correction: bool = False
+) -> dict[str, Value]:
     """The values of a job. Slot, version and earlier devices are not among them: a job does not reveal where its model
     has been."""
     return {
@@ -192,8 +214,25 @@ def job_values(run: str, number: int, objective: Objective, model: str = "") -> 
         "lr_scale": float(objective.lr_scale),
         "prox": float(objective.prox),
         "report_loss": objective.report_loss,
+        "report_square": objective.report_square,
+        "hold": objective.hold,
+        "correction": correction,
         "model": model,
     }
+
+
+def job_vector(weights: Weights, correction: Weights | None) -> Weights:
+    """The vector of a job; empty weights if the model is elsewhere."""
+    return weights if correction is None else np.concatenate([weights, correction])
+
+
+def training_job(record: WireRecord, length: int) -> TrainingJob:
+    """The reverse of `job_values` and `job_vector`, for models of this length; its weights are empty if the model is
+    elsewhere."""
+    vector, correction = record.vector, None
+    if record.values["correction"] and len(vector):
+        vector, correction = vector[:-length].copy(), vector[-length:].copy()
+    return TrainingJob(record.count("job"), vector, objective_of(record), correction)
 
 
 def objective_of(record: WireRecord) -> Objective:
@@ -206,12 +245,14 @@ def objective_of(record: WireRecord) -> Objective:
         record.amount("lr_scale"),
         record.amount("prox"),
         bool(record.values["report_loss"]),
+        bool(record.values["report_square"]),
+        bool(record.values["hold"]),
     )
 
 
 def reply_values(run: str, number: int, reply: TrainingReply) -> dict[str, Value]:
     """The values of an upload; a loss that is not finite is left out."""
-    known = reply.loss is not None and math.isfinite(reply.loss)
+    known, squared = (loss is not None and math.isfinite(loss) for loss in (reply.loss, reply.square_loss))
     return {
         "run": run,
         "job": number,
@@ -219,13 +260,26 @@ def reply_values(run: str, number: int, reply: TrainingReply) -> dict[str, Value
         "joules": float(reply.joules),
         "has_loss": known,
         "loss": float(reply.loss or 0.0) if known else 0.0,
+        "has_square": squared,
+        "square_loss": float(reply.square_loss or 0.0) if squared else 0.0,
+        "steps": reply.steps,
+        "epochs": reply.epochs,
     }
 
 
 def reply_of(record: WireRecord) -> TrainingReply:
     """The reverse of `reply_values`."""
     loss = record.amount("loss") if record.values["has_loss"] else None
-    return TrainingReply(record.vector, record.amount("seconds"), record.amount("joules"), loss)
+    square = record.amount("square_loss") if record.values["has_square"] else None
+    return TrainingReply(
+        record.vector,
+        record.amount("seconds"),
+        record.amount("joules"),
+        loss,
+        square,
+        record.count("steps"),
+        record.count("epochs"),
+    )
 
 
 def check_version(packet: bytes) -> None:
@@ -281,7 +335,7 @@ def _check(name: str, value: object, kind: type) -> None:
 def _read_vector(data: memoryview, kind: str, length: int) -> tuple[Weights, str]:
     if kind not in VECTORS and len(data):
         raise Malformed(f"{kind}: {len(data)} bytes after its values")
-    if len(data) == 0 and (kind == "job" or kind not in VECTORS):
+    if len(data) == 0 and ((kind == "job" and length == 0) or kind not in VECTORS):
         return _EMPTY, ""
     if len(data) != 4 * length:
         return _EMPTY, f"{len(data)} bytes for {length} numbers"

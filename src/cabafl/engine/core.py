@@ -20,6 +20,7 @@ from cabafl.engine.ledger import Ledger
 from cabafl.engine.outbox import Outbox, PendingScore
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
+from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
 from cabafl.recording.events import Event, Lost, Noted, Published, Uploaded
 from cabafl.rng import Stream, seed64
@@ -61,6 +62,7 @@ class EngineSetup:
     trainable: int
     epochs: int = 1
     learning_rate: float = 0.01
+    momentum: float = 0.0
     defence: DefenceRules = AUTOMATIC
     average: AverageRule | None = None
     keep_best: bool = False
@@ -72,6 +74,19 @@ class Flight(Job):
 
     started: float = 0.0
     abandoned: bool = False  # given up by the server (timeout), but its device is still busy with it
+    finishing: bool = False  # the device was told to stop after the running epoch
+    ready: bool = False  # the device has trained it and holds the result
+    fetched: float | None = None  # when the server asked for the result that the device holds
+
+    @property
+    def held(self) -> bool:
+        """Whether the device waits for the server to fetch the result."""
+        return self.ready and self.fetched is None
+
+    @property
+    def since(self) -> float:
+        """When the device was last told to do something."""
+        return self.started if self.fetched is None else self.fetched
 
 
 class Engine(ABC):
@@ -93,6 +108,7 @@ class Engine(ABC):
         self.trainable = setup.trainable
         self.epochs = setup.epochs
         self.learning_rate = setup.learning_rate
+        self.momentum = setup.momentum
         self.defence = Defence(setup.defence, self.defaults, self.note, setup.trainable, claimed)
         self.sizes = sizes = self.defence.bounded(claimed)
         self.outbox = Outbox(setup.executor, setup.emit, BestModel() if setup.keep_best else None)
@@ -156,17 +172,59 @@ class Engine(ABC):
                 "smaller steps of the method, run.defence.update_clip=3"
             )
 
+    def _check_correction(self, correction: Weights) -> None:
+        like = correction.shape == self.initial.shape and correction.dtype == np.float32
+        if not like or not float(correction.dot(correction)) <= _MODEL_SQUARE:
+            raise UnusableModel(
+                f"method.name = {self.method.name!r}: sends at {self.now:g} s a correction of shape {correction.shape} "
+                f"and type {correction.dtype}; accepted: finite numbers, float32, of shape {self.initial.shape}"
+            )
+
     def note(self, kind: str, /, **facts: Any) -> None:
         """See `Server.note`."""
         self.outbox.put(Noted(self.now, kind, facts))
 
     @abstractmethod
-    def dispatch(self, device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
+    def dispatch(
+        self,
+        device: int,
+        weights: Weights,
+        slot: int = 0,
+        objective: Objective = PLAIN,
+        correction: Weights | None = None,
+    ) -> int | None:
         """See `Server.dispatch`."""
 
     @abstractmethod
     def cancel(self, job: int) -> None:
         """See `Server.cancel`."""
+
+    def finish(self, job: int) -> None:
+        """See `Server.finish`."""
+        flight = self.flights.get(job)
+        if flight is not None and not (flight.abandoned or flight.ready or flight.finishing):
+            flight.finishing = True
+            self.note("finish", job=job, device=flight.device)
+            self._order_finish(flight)
+
+    @abstractmethod
+    def _order_finish(self, flight: Any) -> None:
+        """Tells the device of a job to stop after the running epoch."""
+
+    def fetch(self, job: int) -> None:
+        """See `Server.fetch`."""
+        flight = self.flights.get(job)
+        if flight is None or flight.abandoned or flight.fetched is not None:
+            return
+        if not flight.ready:
+            raise RuntimeError(f"job {job} is not ready: only a result that a device holds can be fetched")
+        flight.fetched = self.now
+        self.note("fetch", job=job, device=flight.device)
+        self._order_fetch(flight)
+
+    @abstractmethod
+    def _order_fetch(self, flight: Any) -> None:
+        """Tells the device of a job to upload the result that it holds."""
 
     @abstractmethod
     def set_timer(self, delay: float, name: str) -> None:
@@ -180,7 +238,7 @@ class Engine(ABC):
 
     # Accounting and shared rules
 
-    def _book_dispatch(self, device: int, weights: Weights) -> int | None:
+    def _book_dispatch(self, device: int, weights: Weights, correction: Weights | None) -> int | None:
         """Counts a dispatch and returns the number of the new job; None if ``max_dispatches`` is reached."""
         ledger = self.ledger
         number = ledger.dispatches
@@ -190,12 +248,17 @@ class Engine(ABC):
         ledger.dispatches = number + 1
         ledger.downloads += 1
         ledger.bytes += weights.nbytes
+        if correction is not None:
+            self._check_correction(correction)
+            ledger.downloads += 1
+            ledger.bytes += correction.nbytes
         self._selected[device] += 1
         return number
 
-    def _take_upload(self, job: Job, weights: Weights, seconds: float, loss: float | None = None) -> None:
+    def _take_upload(self, job: Job, trained: TrainingResult, seconds: float) -> None:
         """Passes an upload to the method, or reports a loss if the upload is rejected."""
         ledger = self.ledger
+        weights, loss, square_loss, steps, epochs = trained
         ledger.uploads += 1
         ledger.bytes += weights.nbytes
         problem = self._problem(job, weights)
@@ -209,7 +272,8 @@ class Engine(ABC):
         ledger.staleness[staleness] += 1
         self.outbox.put(Uploaded(self.now, job.number, device, job.slot, version, staleness))
         rate = self.learning_rate * job.objective.lr_scale
-        self.method.on_upload(self, Upload(job, weights, self._size[device], rate, seconds, loss))
+        size = self._size[device]
+        self.method.on_upload(self, Upload(job, weights, size, rate, seconds, loss, square_loss, steps, epochs))
 
     def _problem(self, job: Job, weights: Weights) -> LossReason | None:
         """Why an upload is rejected; None if it is valid. The same rules for all methods."""
@@ -240,7 +304,7 @@ class Engine(ABC):
         """Brings costs that grow with time up to date, before they are read."""
         self.ledger.idle_joules = 0.0  # real devices report theirs with the next job
 
-    def finish(self) -> None:
+    def conclude(self) -> None:
         """Ends the run: calls `Method.on_end`, evaluates the last version and emits all pending events."""
         self._end_method()
         if self._row != (self.now, self.version):

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from cabafl.engine.inputs import Arrived, Held
+from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import Floats, Ints, Job, Weights
 from cabafl.state import State
 
@@ -25,6 +27,8 @@ MOST_SAMPLES = 10**9  # a device counts at most this many: sums over a fleet sta
 MOST_SECONDS = 1e7  # of one job; a longer time counts as 0
 MOST_JOULES = 1e9
 MOST_LOSS = 1e6  # a larger training loss counts as not reported
+MOST_SQUARE = MOST_LOSS**2
+MOST_STEPS = 10**9  # of one job; more, or none, count as 1
 
 WINDOW = 256  # devices whose last update norm counts for the median
 ENOUGH = 10  # devices that must have a vote before the median bounds updates
@@ -33,7 +37,7 @@ _ROWS = 256  # feature vectors per step
 
 Setting = Literal["auto"] | float | None
 Clipped = Literal["update", "buffers", "features", "samples"]
-Refused = Literal["features", "seconds", "joules", "loss"]
+Refused = Literal["features", "seconds", "joules", "loss", "square loss", "steps", "epochs"]
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,29 @@ class Defence:
     def claim(self, device: int, what: Refused, value: float | None, most: float) -> float | None:
         """A number that a device reports, or None if no honest device reports such a number."""
         if value is None or 0 <= value <= most:
+            return value
+        self._refused(device, what)
+        return None
+
+    def costs(self, device: int, given: Arrived | Held) -> tuple[float, float]:
+        """Seconds and joules of a job, as its device claims."""
+        seconds = self.claim(device, "seconds", given.seconds, MOST_SECONDS)
+        return seconds or 0.0, self.claim(device, "joules", given.joules, MOST_JOULES) or 0.0
+
+    def trained(self, device: int, given: Arrived, epochs: int) -> TrainingResult:
+        """An upload with the claims of its device in their bounds; it was told to do so many epochs."""
+        done = epochs if given.epochs is None else given.epochs
+        return TrainingResult(
+            given.weights,
+            self.claim(device, "loss", given.loss, MOST_LOSS),
+            self.claim(device, "square loss", given.square_loss, MOST_SQUARE),
+            self._count_claim(device, "steps", given.steps, MOST_STEPS) or 1,
+            self._count_claim(device, "epochs", done, epochs) or epochs,
+        )
+
+    def _count_claim(self, device: int, what: Refused, value: int, most: int) -> int | None:
+        """A number of things done that a device reports, at least 1, or None if it cannot be."""
+        if 1 <= value <= most:
             return value
         self._refused(device, what)
         return None

@@ -48,6 +48,19 @@ class Arrived(State):
     seconds: float
     joules: float
     loss: float | None = None
+    square_loss: float | None = None
+    steps: int = 1
+    epochs: int | None = None  # None: as many as it was told
+
+
+@dataclass(frozen=True)
+class Held(State):
+    """A device has trained a job and holds the result."""
+
+    time: float
+    job: int
+    seconds: float
+    joules: float
 
 
 @dataclass(frozen=True)
@@ -92,4 +105,4 @@ class Stopping(State):
     at_once: bool
 
 
-Input = Started | Joined | Left | Arrived | Failed | Gathered | Passed | Changed | Stopping
+Input = Started | Joined | Left | Arrived | Held | Failed | Gathered | Passed | Changed | Stopping

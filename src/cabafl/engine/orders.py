@@ -32,6 +32,8 @@ class Orders:
     jobs: list[int]  # to send
     ask: bool  # whether to send the feature query
     cancelled: list[tuple[int, int]]  # (job, device): the device need not go on with it
+    finished: list[int]  # jobs whose devices stop after the running epoch
+    fetched: list[int]  # jobs whose devices upload the result that they hold
 
 
 class Alarm(IntEnum):

@@ -7,67 +7,24 @@ are computed in parallel while the clock waits for the earliest one.
 """
 
 import heapq
-from collections import deque
-from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flight
+from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup
 from cabafl.engine.defence import SIMULATED
+from cabafl.engine.gathering import Gatherer, Gathering
 from cabafl.engine.idle import IdleMeter
-from cabafl.execution.base import FeatureJob, Interrupt, TrainJob
+from cabafl.engine.simulated import Kind, SimulatedFlight, corrupted
+from cabafl.execution.base import Interrupt
 from cabafl.fleet import FINE, Fate, Faults, Fleet
 from cabafl.learning.task import TrainingResult
-from cabafl.methods.base import PLAIN, FeatureKind, Ints, Objective, Weights
+from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Lost
-from cabafl.state import State
-
-AHEAD = 64  # feature chunks computed ahead; limits how many are in memory
-
-
-class Kind(IntEnum):
-    """Kinds of entries in the event queue."""
-
-    FINISH = 0  # a device finishes a job
-    TIMEOUT = 1  # the server gives up a job
-    FEATURES = 2
-    TIMER = 3
-    EVALUATE = 4
-    CRASH = 5  # a device loses its job
-    LEAVE = 6
-    RETURN = 7
-
 
 _FINISH, _EVALUATE = Kind.FINISH, Kind.EVALUATE  # with member lookups an event takes 2 % longer (`cabafl bench engine`)
-
-
-@dataclass(slots=True)
-class SimulatedFlight(Flight):
-    """A job of a simulated device, whose end is known when it is dispatched."""
-
-    seconds: float = 0.0
-    joules: float = 0.0
-    corrupt: str | None = None
-    needed: bool = False  # its result will be used
-    ticket: int | None = None  # from the executor, if the result is needed
-
-
-@dataclass(slots=True)
-class Gathering(State):
-    """A feature collection in progress."""
-
-    weights: Weights
-    feature: FeatureKind
-    asked: Ints
-    missing: Ints
-    needed: bool
-    instant: bool  # takes no time
-    tickets: list[int] = field(default_factory=list)
 
 
 class VirtualEngine(Engine):
@@ -89,7 +46,7 @@ class VirtualEngine(Engine):
         self.flights: dict[int, SimulatedFlight] = {}
         self.queue: list[tuple[float, int, int, Kind, Any]] = []
         self._serial = 0
-        self._features = np.zeros((len(fleet), 0), dtype=np.float32)
+        self._gatherer = Gatherer(self.executor, len(fleet), self.interrupt)
         self._faulty = bool(self.faults.loss or self.faults.corrupt or self.faults.slowdown)
         self._meter = IdleMeter(np.where(self.sizes > 0, fleet.idle_watts, 0.0))
         self._metered = bool(fleet.idle_watts.any())  # by default nobody draws idle power
@@ -127,7 +84,7 @@ class VirtualEngine(Engine):
             if flight is not None:  # None: cancelled, or its device left
                 self._end_job(flight, trained)
         else:
-            rows = self._gathered(time, what) if kind is Kind.FEATURES else None
+            rows = self._gatherer.table(time, what) if kind is Kind.FEATURES else None
             heapq.heappop(self.queue)
             self.now = time
             self._handle(kind, what, rows)
@@ -140,7 +97,7 @@ class VirtualEngine(Engine):
         self.start()
         while self.step():
             pass
-        self.finish()
+        self.conclude()
 
     def _all_back(self) -> bool:
         """Whether no job is pending; after ``max_dispatches`` jobs this ends the run."""
@@ -159,6 +116,8 @@ class VirtualEngine(Engine):
             self.method.on_timer(self, what)
         elif kind is Kind.CRASH:
             self._crash(what)
+        elif kind is Kind.READY:
+            self._ready(what)
         elif kind is Kind.LEAVE:
             self._leave(*what)
         else:
@@ -174,9 +133,16 @@ class VirtualEngine(Engine):
 
     # What a method orders
 
-    def dispatch(self, device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
-        """See `Server.dispatch`."""
-        number = self._book_dispatch(device, weights)
+    def dispatch(
+        self,
+        device: int,
+        weights: Weights,
+        slot: int = 0,
+        objective: Objective = PLAIN,
+        correction: Weights | None = None,
+    ) -> int | None:
+        """See `Server.dispatch`. The result of a job that is held is computed when it is fetched."""
+        number = self._book_dispatch(device, weights, correction)
         if number is None:
             return None
         work = 1.0 if objective.epochs is None else objective.epochs / self.epochs
@@ -185,40 +151,65 @@ class VirtualEngine(Engine):
             work *= fate.stretch
             self.ledger.slowed += 1
         now, version = self.now, self.version
-        seconds, joules = self.fleet.job(device, work)
-        flight = SimulatedFlight(
-            number, device, slot, version, weights, objective, now, False, seconds, joules, fate.corrupt
-        )
+        seconds, joules = self.fleet.job(device, work) if correction is None else self.fleet.job(device, work, 3)
+        if objective.hold:
+            upload = self.fleet.transfer(device)
+            seconds, joules = seconds - upload[0], joules - upload[1]
+        job = number, device, slot, version, weights, objective, correction
+        flight = SimulatedFlight(*job, now, False, False, False, None, seconds, joules, fate.corrupt)
         self.flights[number] = flight
         end = now + seconds
-        if fate is FINE and self._timeout is None and end < FOREVER:  # the usual case, 2 % of an event faster
-            self._schedule_at(end, _FINISH, number)
+        if fate is FINE and self._timeout is None and end < FOREVER and not objective.hold:
+            self._schedule_at(end, _FINISH, number)  # the usual case, 2 % of an event faster
             flight.needed = end <= self.horizon
         else:
-            flight.needed = self._schedule_end(flight, fate)
+            crash = self._crash_time(flight, fate)
+            if crash < FOREVER:
+                self._schedule_at(crash, Kind.CRASH, number)
+            self._schedule_end(flight, crash)
         if flight.needed:
-            self._submit_training(flight)
+            self._submit_training(flight, end)
         self.outbox.put(Dispatched(now, number, device, slot, version, end))
         return number
 
-    def _schedule_end(self, flight: SimulatedFlight, fate: Fate) -> bool:
-        """Schedules the end of a job and returns whether its trained weights will be used."""
-        number, end = flight.number, self.now + flight.seconds
-        if fate.crash_at is not None:
-            end = self.now + fate.crash_at * flight.seconds
-            self._schedule_at(end, Kind.CRASH, number)
-        elif end < FOREVER:
-            self._schedule_at(end, _FINISH, number)
-        timeout = self._timeout
-        late = timeout is not None and end > self.now + timeout
-        if timeout is not None and late:
-            self._schedule_at(self.now + timeout, Kind.TIMEOUT, number)
-        return not late and fate.crash_at is None and fate.corrupt is None and end <= self.horizon
+    @staticmethod
+    def _crash_time(flight: SimulatedFlight, fate: Fate) -> float:
+        return FOREVER if fate.crash_at is None else flight.started + fate.crash_at * flight.seconds
 
-    def _submit_training(self, flight: SimulatedFlight) -> None:
+    def _schedule_end(self, flight: SimulatedFlight, crash: float = FOREVER) -> None:
+        """Schedules the end of a job, or of the part of it that begins now, unless its device crashes before, and
+        decides whether its trained weights will be used."""
+        number, end = flight.number, flight.end
+        waits = flight.objective.hold and not flight.ready
+        if end < crash:
+            self._schedule_at(end, Kind.READY if waits else _FINISH, number)
+        deadline = FOREVER if self._timeout is None else flight.since + self._timeout
+        late = min(end, crash) > deadline
+        if late and (flight.epochs is None or flight.ready):  # else its timeout is in the queue already
+            self._schedule_at(deadline, Kind.TIMEOUT, number)
+        flight.needed = end < crash and end <= self.horizon and not (late or waits or flight.corrupt)
+
+    def _submit_training(self, flight: SimulatedFlight, end: float) -> None:
         flipped = self.attack is not None and flight.device in self.attack.flips_labels
-        training = TrainJob(flight.number, flight.device, flight.weights, flight.objective, flipped)
-        flight.ticket = self.executor.submit(training, flight.started + flight.seconds)
+        flight.ticket = self.executor.submit(flight.training(flipped), end)
+
+    def _order_finish(self, flight: SimulatedFlight) -> None:
+        """The job ends with the running epoch. A device that would have crashed after that does not."""
+        crash = self._crash_time(flight, self.faults.fate(flight.number) if self._faulty else FINE)
+        if not flight.stop_early(self.now, self.fleet, flight.objective.epochs or self.epochs):
+            return
+        if flight.ticket is not None:
+            self.executor.discard(flight.ticket)
+            flight.ticket = None
+        self._schedule_end(flight, crash)
+        if flight.needed:
+            self._submit_training(flight, flight.end)
+
+    def _order_fetch(self, flight: SimulatedFlight) -> None:
+        flight.seconds, flight.joules = self.fleet.transfer(flight.device)
+        self._schedule_end(flight)
+        if flight.needed:
+            self._submit_training(flight, flight.end)
 
     def cancel(self, job: int) -> None:
         """See `Server.cancel`. The energy spent so far is counted."""
@@ -235,18 +226,21 @@ class VirtualEngine(Engine):
         if flight is not None:
             if flight.ticket is not None:
                 self.executor.discard(flight.ticket)
-            self._spend(flight, min(1.0, (self.now - flight.started) / flight.seconds))
+            if not flight.held:
+                spent = self.now - flight.since
+                self._spend(flight, spent / flight.seconds if spent < flight.seconds else 1.0)
         return flight
 
     def _spend(self, flight: SimulatedFlight, share: float = 1.0) -> None:
-        """Counts the energy of a job that has ended, or of the share of it that was done."""
+        """Counts the energy of a job, or part of a job, that has ended, or of the share of it that was done."""
         self.ledger.joules += flight.joules * share
         if self._metered:
-            self._meter.exclude(flight.device, (flight.seconds - self.fleet.latency) * share)
+            latency = self.fleet.latency if flight.fetched is None else 0.0
+            self._meter.exclude(flight.device, (flight.seconds - latency) * share)
 
     def _settle(self) -> None:
-        """See `Engine._settle`. Jobs in flight are neither idle nor counted yet."""
-        flights = ((flight.device, flight.started) for flight in self.flights.values())
+        """See `Engine._settle`. Jobs in flight are neither idle nor counted yet; holding a result is idling."""
+        flights = ((flight.device, flight.since) for flight in self.flights.values() if not flight.held)
         self.ledger.idle_joules = self._meter.joules(self.now, chain(flights, self.away.items()))
 
     def set_timer(self, delay: float, name: str) -> None:
@@ -268,15 +262,7 @@ class VirtualEngine(Engine):
         gathering = Gathering(weights, kind, asked, asked[seconds > allowed], end <= self.horizon, instant)
         self.outbox.put(Collection(self.now, "start", len(asked), 0))
         self._schedule_at(end, Kind.FEATURES, gathering)
-        self._submit_features(end, gathering)
-
-    def _submit_features(self, end: float, what: Gathering) -> None:
-        if what.needed:
-            chunks = self.executor.feature_chunks[:AHEAD]
-            what.tickets = [self._submit_chunk(end, what, devices) for devices in chunks]
-
-    def _submit_chunk(self, end: float, what: Gathering, devices: range) -> int:
-        return self.executor.submit(FeatureJob(what.weights, what.feature, devices), end)
+        self._gatherer.submit(end, gathering)
 
     # Events
 
@@ -287,19 +273,38 @@ class VirtualEngine(Engine):
         if flight.abandoned:
             self.method.on_idle(self, flight.device)
             return
-        weights, loss = trained or (_corrupted(flight.weights, flight.corrupt), None)
-        if self.attack is not None and trained is not None:
-            weights = self.attack.upload(flight.number, flight.device, flight.weights, weights)
-        self._take_upload(flight, weights, flight.seconds, loss)
+        if trained is None:
+            trained = TrainingResult(corrupted(flight.weights, flight.corrupt))
+        elif self.attack is not None:
+            weights = self.attack.upload(flight.number, flight.device, flight.weights, trained.weights)
+            trained = trained._replace(weights=weights)
+        seconds = flight.seconds if flight.fetched is None else self.now - flight.started
+        self._take_upload(flight, trained, seconds)
+
+    def _ready(self, number: int) -> None:
+        flight = self.flights.get(number)
+        if flight is None or flight.ready:
+            return  # cancelled or lost; or told to finish, and ready before
+        self._spend(flight)
+        if flight.abandoned:
+            del self.flights[number]
+            self.idle.add(flight.device)
+            self.method.on_idle(self, flight.device)
+            return
+        flight.ready = True
+        self.note("ready", job=number, device=flight.device)
+        self.method.on_ready(self, flight)
 
     def _time_out(self, number: int) -> None:
         flight = self.flights.get(number)
-        if flight is not None:
+        assert self._timeout is not None
+        if flight is not None and flight.since + self._timeout <= self.now < flight.end:  # else it finished early
             flight.abandoned = True
             self._lose(flight, "timeout")
 
     def _crash(self, number: int) -> None:
-        flight = self._drop(number)
+        ahead = self.flights.get(number)
+        flight = None if ahead is None or ahead.ready else self._drop(number)  # ready: it finished early
         if flight is None:
             return
         self.idle.add(flight.device)
@@ -331,21 +336,6 @@ class VirtualEngine(Engine):
         self._schedule_absence(device, number + 1, self.now)
         self.idle.add(device)
         self.method.on_idle(self, device)
-
-    def _gathered(self, end: float, what: Gathering) -> npt.NDArray[np.float32]:
-        """The feature table, one row per device. It overwrites the previous table chunk by chunk, so that the features
-        of a large fleet are in memory only once. After the first chunk it cannot be interrupted."""
-        chunks = self.executor.feature_chunks if what.needed else []
-        tickets = deque(what.tickets)
-        for i, devices in enumerate(chunks):
-            part = self.executor.result(tickets.popleft(), self.interrupt if i == 0 else None)
-            if i + AHEAD < len(chunks):
-                tickets.append(self._submit_chunk(end, what, chunks[i + AHEAD]))
-            if part.shape[1] > self._features.shape[1]:  # a chunk without samples has width 0
-                # torch aligns memory, so that sums over it have the same bits in every run
-                self._features = torch.zeros((len(self.fleet), part.shape[1])).numpy()
-            self._features[devices.start : devices.stop] = part if part.shape[1] else 0.0
-        return self._features
 
     def _end_collection(self, gathering: Gathering, rows: npt.NDArray[np.float32]) -> None:
         width = rows.shape[1]
@@ -386,19 +376,14 @@ class VirtualEngine(Engine):
         self.flights = state["flights"]
         self.queue = [(time, rank, serial, Kind(kind), what) for time, rank, serial, kind, what in state["queue"]]
         self._serial = state["serial"]
-        ends = {what: time for time, _, _, kind, what in self.queue if kind is _FINISH}
-        late = {what for _, _, _, kind, what in self.queue if kind is Kind.TIMEOUT}
-        for number, flight in self.flights.items():
-            alive = not flight.abandoned and flight.corrupt is None and number not in late
-            flight.needed = alive and ends.get(number, FOREVER) <= self.horizon  # the run may be longer now
+        uploads = {(what, time) for time, _, _, kind, what in self.queue if kind is _FINISH}
+        for flight in self.flights.values():
+            deadline = FOREVER if self._timeout is None else flight.since + self._timeout
+            in_time = (flight.number, flight.end) in uploads and flight.end <= min(self.horizon, deadline)
+            flight.needed = in_time and not (flight.abandoned or flight.corrupt)  # the run may be longer now
             if flight.needed:
-                self._submit_training(flight)
+                self._submit_training(flight, flight.end)
         for time, _, _, kind, what in sorted(self.queue, key=lambda entry: entry[:3]):
             if kind is Kind.FEATURES:
                 what.needed = time <= self.horizon
-                self._submit_features(time, what)
-
-
-def _corrupted(weights: Weights, how: str | None) -> Weights:
-    """The upload of a faulty device: all NaN, or of the wrong length."""
-    return np.full_like(weights, np.nan) if how == "nan" else np.zeros(weights.size + 1, dtype=np.float32)
+                self._gatherer.submit(time, what)

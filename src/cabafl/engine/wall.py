@@ -4,21 +4,31 @@ It uses no network: `deployment.server` turns messages into inputs and orders in
 evaluations happen when the first input after their time arrives, in the order of their times.
 """
 
-import math
 from collections.abc import Callable, Container
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from cabafl.engine.changes import CHANGEABLE, Value
-from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup, Flight
-from cabafl.engine.defence import DEPLOYED, MOST_JOULES, MOST_LOSS, MOST_SECONDS, VotedMedian, distance
+from cabafl.engine.core import FEATURE_BYTES, FOREVER, EngineSetup, Flight
+from cabafl.engine.defence import DEPLOYED, VotedMedian, distance
 from cabafl.engine.idle import IdleSet, Resting
-from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Input, Joined, Left, Passed, Started, Stopping
-from cabafl.engine.orders import Alarm, AlarmQueue, Orders, Question, automatic_timeout
+from cabafl.engine.inputs import (
+    Arrived,
+    Changed,
+    Failed,
+    Gathered,
+    Held,
+    Input,
+    Joined,
+    Left,
+    Passed,
+    Started,
+    Stopping,
+)
+from cabafl.engine.operated import OperatedEngine
+from cabafl.engine.orders import Alarm, Orders, Question, automatic_timeout
 from cabafl.engine.quarantine import attempt
 from cabafl.methods.base import PLAIN, FeatureKind, Job, LossReason, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Lost
@@ -26,7 +36,7 @@ from cabafl.recording.events import Collection, Dispatched, Lost
 COLLECTION_TIMEOUT = 600.0  # default, in seconds
 
 
-class WallEngine(Engine):
+class WallEngine(OperatedEngine):
     """Runs one method on real devices. ``devices`` is the number of devices that may ever join; one that has not joined
     has no samples and is not idle. ``norm_bound`` rejects uploads that moved further than this."""
 
@@ -34,57 +44,56 @@ class WallEngine(Engine):
     defaults = DEPLOYED
 
     def __init__(self, setup: EngineSetup, devices: int, norm_bound: float | None = None) -> None:
-        super().__init__(setup, np.zeros(devices, dtype=np.int64))
+        super().__init__(setup, np.zeros(devices, dtype=np.int64), norm_bound)
         self.sizes = np.zeros(devices, dtype=np.int64)  # not the array of claims, which may be larger
         self._size = self.sizes.data
-        self.norm_bound = norm_bound
         self.present: set[int] = set()
-        self.flights: dict[int, Flight] = {}
         self.question: Question | None = None
-        self.alarms = AlarmQueue()
         self.durations = VotedMedian(devices)  # seconds from dispatch to answer of each device's last job
         self.resting = Resting()
-        self._last_dispatch = FOREVER  # no job of this number or a higher one is sent any more
-        self._job_of: dict[int, int] = {}  # by device
-        self._pending: dict[int, None] = {}  # jobs in flight that are not given up, in the order of their dispatch
-        self._ordered: list[int] = []  # jobs not taken by `take_orders` yet
-        self._cancelled: list[tuple[int, int]] = []
         self._ask = False
         self.skipped: Container[str] = ()  # alarms at which the method failed before this server was started
         self._features = np.zeros((devices, 0), dtype=np.float32)
 
+    @property
+    def flights(self) -> dict[int, Flight]:  # type: ignore[override]
+        """The jobs in flight by number."""
+        return self.jobs.flights
+
     # Orders of the method
 
-    def dispatch(self, device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
+    def dispatch(
+        self,
+        device: int,
+        weights: Weights,
+        slot: int = 0,
+        objective: Objective = PLAIN,
+        correction: Weights | None = None,
+    ) -> int | None:
         """See `Server.dispatch`."""
-        number = self._book_dispatch(device, weights)
+        number = self._book_dispatch(device, weights, correction)
         if number is None:
             return None
-        self.flights[number] = Flight(number, device, slot, self.version, weights, objective, self.now)
-        self._job_of[device] = number
-        self._pending[number] = None
-        self._ordered.append(number)
+        self.jobs.add(Flight(number, device, slot, self.version, weights, objective, correction, self.now))
         due = self.now + self.durations.votes.get(device, 0.0)
         self.outbox.put(Dispatched(self.now, number, device, slot, self.version, due))
         return number
 
     def cancel(self, job: int) -> None:
         """See `Server.cancel`. A device that cannot stop finishes the old job before it starts a new one."""
-        flight = self._land(job)
+        flight = self.jobs.land(job)
         if flight is None:
             return
         self.ledger.losses["cancelled"] += 1
-        self._cancelled.append((job, flight.device))
+        self.jobs.cancel(flight)
         self.outbox.put(Lost(self.now, job, flight.device, flight.slot, "cancelled"))
         self._free(flight.device)
 
-    def _land(self, number: int) -> Flight | None:
-        """Takes a job out of those in flight; None if it is not one of them."""
-        flight = self.flights.pop(number, None)
-        if flight is not None:
-            del self._job_of[flight.device]
-            self._pending.pop(number, None)
-        return flight
+    def _order_finish(self, flight: Flight) -> None:
+        self.jobs.finished.append(flight.number)
+
+    def _order_fetch(self, flight: Flight) -> None:
+        self.jobs.fetch(flight)
 
     def _free(self, device: int) -> bool:
         """Makes a device idle that has ended a job; False if it is away, rests or has no samples any more."""
@@ -112,9 +121,8 @@ class WallEngine(Engine):
     def take_orders(self) -> Orders:
         """Returns each order once. A checkpoint does not include orders: after a restart they follow from ``flights``
         and ``question``."""
-        orders = Orders([job for job in self._ordered if job in self._pending], self._ask, self._cancelled)
-        self._ordered, self._ask, self._cancelled = [], False, []
-        return orders
+        ask, self._ask = self._ask, False
+        return self.jobs.take_orders(ask)
 
     # Inputs
 
@@ -137,6 +145,8 @@ class WallEngine(Engine):
             self._leave(given.device)
         elif isinstance(given, Failed):
             self._fail(given.job, given.reason)
+        elif isinstance(given, Held):
+            self._ready(given)
         elif isinstance(given, Gathered):
             self._end_question(given)
         else:
@@ -156,61 +166,9 @@ class WallEngine(Engine):
         elif isinstance(given, Stopping):
             self._stop(given.at_once)
 
-    def _bound_samples(self) -> None:
-        self.sizes[:] = self.defence.bounded(self.defence.claimed)
-        self.defence.report(self.sizes)
-
-    def _change(self, key: str, value: Value) -> None:
-        part, name = CHANGEABLE[key]
-        if part == "norm_bound":
-            assert not isinstance(value, str)
-            self.norm_bound = value
-        elif part == "defence":
-            self.defence.change(name, value)
-            if name.startswith("sample") and self.started:
-                self._bound_samples()
-        else:
-            self.limits = replace(self.limits, **{name: value})  # type: ignore[arg-type]
-            self._limit_dispatches()
-            if name.startswith("evaluate") and self.started:
-                self._reschedule_evaluations()
-        self.changes[key] = value
-        self.note("change", key=key, value=value)
-
-    def _reschedule_evaluations(self) -> None:
-        """The next evaluation is at the next multiple of the interval."""
-        self.alarms.drop(Alarm.EVALUATE)
-        self._set_evaluation(math.floor(self.now / self.limits.evaluate_every) + 1)
-
-    def _limit_dispatches(self) -> None:
-        limit = self.limits.max_dispatches
-        self._most = min(self._last_dispatch, FOREVER if limit is None else limit)
-
-    def _stop(self, at_once: bool) -> None:
-        self.stopping = "now" if at_once else "soon"
-        self._last_dispatch = min(self._last_dispatch, self.ledger.dispatches)
-        self._limit_dispatches()
-        if at_once:
-            self._cancelled += [(number, self.flights[number].device) for number in self._pending]
-        self.note("stop", at_once=at_once)
-
-    @property
-    def started(self) -> bool:
-        """Whether the run has started."""
-        return self._score is not None
-
-    @property
-    def over(self) -> bool:
-        """Whether the time limit is reached, or all ``max_dispatches`` jobs have been answered, lost or given up, or
-        the operator has ended the run."""
-        if self.stopping == "now" or (self.limits.seconds is not None and self.now >= self.limits.seconds):
-            return True
-        return self.ledger.dispatches >= self._most and not self._pending
-
     def flight_of(self, device: int) -> Flight | None:
         """The job that a device is working on, if any."""
-        number = self._job_of.get(device)
-        return None if number is None else self.flights[number]
+        return self.jobs.of_device(device)
 
     def slot_timeout(self) -> float | None:
         """Seconds after which a job is given up, also one in flight; None: never, or not known yet."""
@@ -222,22 +180,19 @@ class WallEngine(Engine):
         return min(self.alarms.next(), self._next_timeout())
 
     def _next_timeout(self) -> float:
-        """When the oldest job in flight is given up: all jobs have the same time, so it is the first."""
-        timeout = self.slot_timeout()
-        if timeout is None or not self._pending:
-            return FOREVER
-        return self.flights[next(iter(self._pending))].started + timeout
-
-    def _set_evaluation(self, number: int) -> None:
-        if self.limits.evaluate_versions is None:
-            self.alarms.set(self.limits.evaluate_every * number, Alarm.EVALUATE, number)
+        """When the oldest job in flight is given up: all jobs have the same time, so it is the first. A device that
+        holds a result waits for the server, and not the other way round."""
+        timeout, oldest = self.slot_timeout(), self.jobs.oldest()
+        return FOREVER if timeout is None or oldest is None else oldest.since + timeout
 
     def _ring_until(self, now: float) -> None:
         end = now if self.limits.seconds is None else min(now, self.limits.seconds)
         while (time := self.next_alarm()) <= end:
             self.now = max(self.now, time)
             if self._next_timeout() <= time:
-                self._time_out(next(iter(self._pending)))
+                oldest = self.jobs.oldest()
+                assert oldest is not None
+                self._time_out(oldest)
                 continue
             serial, kind, what = self.alarms.pop()
             if kind == Alarm.TIMER:
@@ -282,39 +237,61 @@ class WallEngine(Engine):
         """Counts the job of a device, if it has one, as lost. The device does not become idle."""
         flight = self.flight_of(device)
         if flight is not None:
-            self._land(flight.number)
+            self.jobs.land(flight.number)
             if not flight.abandoned:
                 self._lose(flight, reason)
 
-    def _time_out(self, number: int) -> None:
+    def _time_out(self, flight: Flight) -> None:
         """The device stays busy until it answers or says that it has stopped."""
-        flight = self.flights[number]
-        del self._pending[number]
-        flight.abandoned = True
-        self._cancelled.append((number, flight.device))
-        self._tell(f"the timeout of job {number}", partial(self._lose, flight, "timeout"))
+        self.jobs.give_up(flight)
+        self._tell(f"the timeout of job {flight.number}", partial(self._lose, flight, "timeout"))
 
     def _arrive(self, given: Arrived) -> None:
-        flight = self._land(given.job)
+        flight = self.jobs.land(given.job)
         if flight is None:
             return  # already counted as cancelled or lost
         device = flight.device
-        duration = self.now - flight.started
-        self.durations.vote(device, duration)
-        seconds = self.defence.claim(device, "seconds", given.seconds, MOST_SECONDS) or 0.0
-        joules = self.defence.claim(device, "joules", given.joules, MOST_JOULES) or 0.0
-        self.ledger.joules += joules
-        self.note("answer", job=given.job, seconds=seconds, joules=joules)
-        loss = self.defence.claim(device, "loss", given.loss, MOST_LOSS)
+        if not flight.ready:  # else its costs were reported when it was ready
+            self._count_answer(flight, given)
+        told = self.epochs if flight.objective.epochs is None else flight.objective.epochs
+        trained = self.defence.trained(device, given, told)
         self._free(device)
         if flight.abandoned:
             self.method.on_idle(self, device)
         else:
-            self._take_upload(flight, given.weights, duration, loss)
+            self._take_upload(flight, trained, self.now - flight.started)
+
+    def _count_answer(self, flight: Flight, given: Arrived | Held) -> None:
+        """Counts what a training has taken."""
+        self.durations.vote(flight.device, self.now - flight.started)
+        seconds, joules = self.defence.costs(flight.device, given)
+        self.ledger.joules += joules
+        self.note("answer", job=given.job, seconds=seconds, joules=joules)
+
+    def _ready(self, given: Held) -> None:
+        """A job that was given up meanwhile ends here; so does one that was not to be held."""
+        flight = self.flights.get(given.job)
+        if flight is None or flight.ready:
+            return
+        if not flight.objective.hold:
+            self._fail(given.job, "rejected")
+            return
+        self._count_answer(flight, given)
+        if flight.abandoned:
+            self.jobs.cancel(flight)
+            self.jobs.land(flight.number)
+            if self._free(flight.device):
+                self.method.on_idle(self, flight.device)
+            return
+        self.jobs.hold(flight)
+        self.note("ready", job=flight.number, device=flight.device)
+        self.method.on_ready(self, flight)
 
     def _problem(self, job: Job, weights: Weights) -> LossReason | None:
-        """Adds the norm bound to the shared rules."""
+        """Adds the norm bound to the shared rules, and that a result which is to be held must have been fetched."""
         problem = super()._problem(job, weights)
+        if isinstance(job, Flight) and job.objective.hold and job.fetched is None:
+            return "rejected"
         if problem is None and self.norm_bound is not None and distance(weights, job.weights) > self.norm_bound:
             return "rejected"
         if problem is None:
@@ -332,13 +309,13 @@ class WallEngine(Engine):
         super()._lose(job, reason)
 
     def _end_rest(self, device: int) -> None:
-        if device not in self.idle and device not in self._job_of and self._free(device):
+        if device not in self.idle and device not in self.jobs.job_of and self._free(device):
             self._tell(
                 f"the end of a rest of device {device} at {self.now} s", partial(self.method.on_idle, self, device)
             )
 
     def _fail(self, number: int, reason: LossReason) -> None:
-        flight = self._land(number)
+        flight = self.jobs.land(number)
         if flight is None:
             return
         idle = self._free(flight.device)
@@ -366,19 +343,13 @@ class WallEngine(Engine):
     # State
 
     def state(self) -> dict[str, Any]:
-        """See `Engine.state`; also includes devices, jobs under way, alarms and what the operator has changed."""
+        """See `OperatedEngine.state`; also includes the devices."""
         return super().state() | {
             "sizes": self.sizes,
             "present": sorted(self.present),
-            "flights": self.flights,
             "question": self.question,
-            "alarms": self.alarms,
             "durations": self.durations,
             "resting": self.resting,
-            "limits": self.limits,
-            "norm_bound": self.norm_bound,
-            "changes": self.changes,
-            "stopping": (self.stopping, self._last_dispatch if self.stopping != "no" else None),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -386,13 +357,6 @@ class WallEngine(Engine):
         super().restore(state)
         self.sizes[:] = state["sizes"]
         self.present = set(state["present"])
-        self.flights, self.question = state["flights"], state["question"]
-        self._job_of = {flight.device: number for number, flight in self.flights.items()}
-        self._pending = {number: None for number, flight in self.flights.items() if not flight.abandoned}
-        self.alarms = state["alarms"]
+        self.question = state["question"]
         self.durations = state["durations"]
         self.resting = state["resting"]
-        self.limits, self.norm_bound, self.changes = state["limits"], state["norm_bound"], state["changes"]
-        self.stopping, last = state["stopping"]
-        self._last_dispatch = FOREVER if last is None else last
-        self._limit_dispatches()

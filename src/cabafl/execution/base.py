@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cabafl.errors import RunStopped
-from cabafl.learning.task import Task
+from cabafl.learning.task import UNTIL_THE_END, Control, Task
 from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
 
 JOBS_PER_WORKER = 2  # sent to a worker at a time: it finds its next job waiting when it finishes one
@@ -26,6 +26,7 @@ class TrainJob(NamedTuple):
     weights: Weights
     objective: Objective = PLAIN
     flipped: bool = False  # a simulated attacker: the labels are C - 1 - y
+    correction: Weights | None = None  # like weights
 
 
 class EvaluateJob(NamedTuple):
@@ -51,10 +52,18 @@ Warn = Callable[[str], None]  # receives one-line warnings for the user
 def run_job(task: Task, job: ExecutorJob) -> Any:
     """Runs a job on a task; called in whichever process holds the task."""
     if isinstance(job, TrainJob):
-        return task.train(job.number, job.device, job.weights, job.objective, flipped=job.flipped)
+        control = Control(flipped=True) if job.flipped else UNTIL_THE_END
+        return task.train(job.number, job.device, job.weights, job.objective, job.correction, control)
     if isinstance(job, EvaluateJob):
         return task.evaluate(*job)
     return task.features(*job)
+
+
+def without_vectors(job: ExecutorJob) -> ExecutorJob:
+    """The job with empty vectors in place of its own, which travel separately."""
+    if isinstance(job, TrainJob):
+        return job._replace(weights=NO_WEIGHTS, correction=None if job.correction is None else NO_WEIGHTS)
+    return job._replace(weights=NO_WEIGHTS)
 
 
 class Executor(Protocol):

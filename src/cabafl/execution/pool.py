@@ -1,7 +1,8 @@
 """Jobs on persistent worker processes: both ends of the connection, and the shared memory between them.
 
 Samples lie in shared memory that all workers map. Weights travel through shared buffers, two per worker: while it
-trains in one, its next model waits in the other. Everything else goes through a socket.
+trains in one, its next model waits in the other. Each has room for a correction beside the model. Everything else goes
+through a socket.
 """
 
 import contextlib
@@ -22,9 +23,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cabafl.execution.base import JOBS_PER_WORKER, NO_WEIGHTS, QueuedExecutor, TrainJob, Warn, run_job
+from cabafl.execution.base import (
+    JOBS_PER_WORKER,
+    NO_WEIGHTS,
+    QueuedExecutor,
+    TrainJob,
+    Warn,
+    run_job,
+    without_vectors,
+)
 from cabafl.execution.task_arrays import arrays_of, build_task, use_arrays
-from cabafl.learning.task import Task, TrainingResult
+from cabafl.learning.task import Task
 
 ALIGNMENT = 64  # bytes
 
@@ -100,8 +109,10 @@ def serve(connection: Connection) -> None:
     connection.send(("ready", None))
     while True:
         ticket, job, region = connection.recv()
-        buffer = buffers.array(region)
+        buffer, correction = buffers.array(region)
         job = job._replace(weights=buffer)
+        if isinstance(job, TrainJob) and job.correction is not None:
+            job = job._replace(correction=correction)
         try:
             result: Any = run_job(task, job)
         except Exception:
@@ -109,7 +120,7 @@ def serve(connection: Connection) -> None:
             continue
         if isinstance(job, TrainJob):
             np.copyto(buffer, result.weights)
-            result = result.loss
+            result = result._replace(weights=NO_WEIGHTS)
         connection.send((ticket, result))
 
 
@@ -147,7 +158,7 @@ class ProcessExecutor(QueuedExecutor):
         self._spec, self._processor, self._model_size = task.spec, str(task.processor), task.model.layout.size
         self._data, self._regions = Arena.of(arrays_of(task), self._data_file)
         use_arrays(task, {name: self._data.array(region) for name, region in self._regions.items()})
-        self._buffer_bytes = aligned(task.model.layout.bytes)
+        self._buffer_bytes = aligned(2 * task.model.layout.bytes)  # a correction is never touched if no job has one
         self._weights = Arena.create(self._weights_file, self._buffer_bytes * JOBS_PER_WORKER * len(self._workers))
         for index, worker in enumerate(self._workers):
             self._send_task(worker, index)
@@ -155,7 +166,7 @@ class ProcessExecutor(QueuedExecutor):
     def _send_task(self, worker: _Worker, index: int) -> None:
         first = JOBS_PER_WORKER * index
         worker.free_buffers = [
-            Region(number * self._buffer_bytes, (self._model_size,), "<f4")
+            Region(number * self._buffer_bytes, (2, self._model_size), "<f4")
             for number in range(first, first + JOBS_PER_WORKER)
         ]
         data, weights = (self._data_file, self._data.size), (self._weights_file, self._weights.size)
@@ -183,9 +194,12 @@ class ProcessExecutor(QueuedExecutor):
                 return
             ticket, job = chosen
             buffer = worker.free_buffers.pop()
-            np.copyto(self._weights.array(buffer), job.weights)
+            weights, correction = self._weights.array(buffer)
+            np.copyto(weights, job.weights)
+            if isinstance(job, TrainJob) and job.correction is not None:
+                np.copyto(correction, job.correction)
             worker.jobs[ticket] = buffer
-            self._send(worker, (ticket, job._replace(weights=NO_WEIGHTS), buffer))
+            self._send(worker, (ticket, without_vectors(job), buffer))
 
     def _send(self, worker: _Worker, message: Any) -> None:
         with contextlib.suppress(OSError):  # the worker died; `_receive` notices
@@ -210,7 +224,7 @@ class ProcessExecutor(QueuedExecutor):
         buffer = worker.jobs.pop(ticket)
         worker.free_buffers.append(buffer)
         if isinstance(self._jobs.get(ticket), TrainJob) and not isinstance(result, Exception):
-            result = TrainingResult(self._weights.array(buffer).copy(), result)  # the reply is the loss alone
+            result = result._replace(weights=self._weights.array(buffer)[0].copy())
         self._finish(ticket, result)
 
     def _replace(self, dead: _Worker) -> None:

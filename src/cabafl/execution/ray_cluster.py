@@ -24,7 +24,15 @@ import numpy as np
 import torch
 
 from cabafl.errors import RunStopped, UserError
-from cabafl.execution.base import JOBS_PER_WORKER, NO_WEIGHTS, ExecutorJob, QueuedExecutor, Warn, run_job
+from cabafl.execution.base import (
+    JOBS_PER_WORKER,
+    ExecutorJob,
+    QueuedExecutor,
+    TrainJob,
+    Warn,
+    run_job,
+    without_vectors,
+)
 from cabafl.execution.task_arrays import Arrays, arrays_of, build_task
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task, TrainingResult
@@ -63,10 +71,13 @@ class TaskActor:
         self.task = build_task(spec, processor, arrays)
         return Node.here()
 
-    def run(self, job: ExecutorJob, weights: Weights) -> Any:
+    def run(self, job: ExecutorJob, weights: Weights, correction: Weights | None) -> Any:
         """Returns the job's result, or its exception as a `RuntimeError` with the traceback."""
+        job = job._replace(weights=weights)
+        if isinstance(job, TrainJob):
+            job = job._replace(correction=correction)
         try:
-            return run_job(self.task, job._replace(weights=weights))
+            return run_job(self.task, job)
         except Exception:
             return RuntimeError(traceback.format_exc())
 
@@ -119,8 +130,9 @@ class RayExecutor(QueuedExecutor):
                 return
             ticket, job = chosen
             actor = min(free, key=lambda a: len(a.pending))
-            reference = actor.handle.run.remote(job._replace(weights=NO_WEIGHTS), self._weights_argument(job.weights))
-            actor.pending[reference] = ticket
+            correction = self._correction_argument(job.correction) if isinstance(job, TrainJob) else None
+            weights = self._weights_argument(job.weights)
+            actor.pending[actor.handle.run.remote(without_vectors(job), weights, correction)] = ticket
 
     def _weights_argument(self, weights: Weights) -> Any:
         """The weights, or their reference in the object store. Jobs with equal weights are usually consecutive."""
@@ -129,6 +141,12 @@ class RayExecutor(QueuedExecutor):
         if self._last_stored is None or self._last_stored[0] is not weights:
             self._last_stored = weights, self._ray.put(weights)
         return self._last_stored[1]
+
+    def _correction_argument(self, correction: Weights | None) -> Any:
+        """Each device has its own."""
+        if correction is None or correction.nbytes <= INLINE_BYTES:
+            return correction
+        return self._ray.put(correction)
 
     def _receive(self, timeout: float) -> None:
         owners = {reference: actor for actor in self._actors for reference in actor.pending}

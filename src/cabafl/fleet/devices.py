@@ -41,13 +41,19 @@ class Fleet:
         object.__setattr__(self, "_seconds", (compute + link + self.latency).data)
         object.__setattr__(self, "_joules", (compute * self.compute_watts + link * self.radio_watts).data)
 
-    def job(self, device: int, work: float = 1.0) -> tuple[float, float]:
-        """Seconds from dispatch to upload, and joules, of one job; ``work`` scales its computing time."""
-        if work == 1.0:
+    def job(self, device: int, work: float = 1.0, models: int = 2) -> tuple[float, float]:
+        """Seconds from dispatch to upload, and joules, of one job; ``work`` scales its computing time. ``models``: how
+        many vectors of a model's length travel, down and up."""
+        if work == 1.0 and models == 2:
             return self._seconds[device], self._joules[device]
-        compute, link = self.compute_seconds.item(device) * work, self.link_seconds.item(device)
+        compute, link = self.compute_seconds.item(device) * work, self.link_seconds.item(device) * models / 2
         joules = compute * self.compute_watts.item(device) + link * self.radio_watts.item(device)
         return compute + link + self.latency, joules
+
+    def transfer(self, device: int) -> tuple[float, float]:
+        """Seconds and joules of one model that travels one way. A job begins with its latency and ends with these."""
+        seconds = self.link_seconds.item(device) / 2
+        return seconds, seconds * self.radio_watts.item(device)
 
     def collection_seconds(self) -> Floats:
         """Seconds from the start of a feature collection to each device's answer."""

@@ -20,7 +20,7 @@ from cabafl.learning.dp import DpSgd
 from cabafl.learning.evaluation import Score, evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
 from cabafl.learning.privacy import FeaturePrivacy
-from cabafl.learning.training import LocalTraining, Stop, train
+from cabafl.learning.training import Enough, LocalTraining, Stop, train
 from cabafl.methods.base import FeatureKind, Objective, Weights
 from cabafl.rng import rng, seed64
 
@@ -113,15 +113,42 @@ class FlatModel:
                 flat[start:end].view(tensor.shape).copy_(tensor)
         return weights
 
+    def trained_parts(self, vector: Weights) -> list[Tensor]:
+        """A flat vector as one tensor for each parameter that is trained, in their order; entries of buffers are left
+        out."""
+        flat = torch.from_numpy(vector)
+        parameters = [parameter.requires_grad for parameter in self.network.parameters()]
+        return [
+            flat[start:end].view(tensor.shape).to(tensor.device)
+            for trained, (tensor, start, end) in zip(parameters, self._slices(), strict=False)
+            if trained
+        ]
+
     def _slices(self) -> Iterable[tuple[Tensor, int, int]]:
         return zip(self.tensors, self.layout.offsets, self.layout.offsets[1:], strict=False)
 
 
 class TrainingResult(NamedTuple):
-    """The result of a training job; ``loss`` is the mean loss of the last epoch, if the objective asks for it."""
+    """The result of a training job: the model, and the fields of `learning.training.Figures`."""
 
     weights: Weights
     loss: float | None = None
+    square_loss: float | None = None
+    steps: int = 1
+    epochs: int = 1
+
+
+@dataclass(frozen=True)
+class Control:
+    """How a training may end before its time, and whether it is that of a simulated attacker: ``flipped`` labels are
+    C - 1 - y."""
+
+    stop: Stop | None = None
+    enough: Enough | None = None
+    flipped: bool = False
+
+
+UNTIL_THE_END = Control()
 
 
 class Task:
@@ -156,19 +183,22 @@ class Task:
         device: int,
         weights: Weights,
         objective: Objective,
-        stop: Stop | None = None,
-        flipped: bool = False,
+        correction: Weights | None = None,
+        control: Control = UNTIL_THE_END,
     ) -> TrainingResult:
-        """Trains ``weights`` on the samples of one device; raises `Cancelled` if ``stop`` says so. ``flipped``: with
-        labels C - 1 - y, as a simulated attacker does."""
+        """Trains ``weights`` on the samples of one device. ``correction`` is added to every gradient; raises
+        `Cancelled` if ``control.stop`` says so."""
         self.model.load(weights)
         x, y = self._samples(device)
-        if flipped:
+        if control.flipped:
             y = self.dataset.classes - 1 - y
         seed = seed64(self.spec.seed, "job", job)
-        how = LocalTraining(self.spec.training, objective, self.dp, stop=stop)
-        loss = train(self.model.network, x, y, how, seed, None if self.repeatable else secrets.randbits(63))
-        return TrainingResult(self.model.save(), loss)
+        corrected = None if correction is None else self.model.trained_parts(correction)
+        how = LocalTraining(
+            self.spec.training, objective, self.dp, stop=control.stop, enough=control.enough, correction=corrected
+        )
+        figures = train(self.model.network, x, y, how, seed, None if self.repeatable else secrets.randbits(63))
+        return TrainingResult(self.model.save(), *figures)
 
     def features(self, weights: Weights, kind: FeatureKind, devices: Sequence[int]) -> npt.NDArray[np.float32]:
         """One feature vector per device: summed in float64, returned as float32, zero for devices without samples."""

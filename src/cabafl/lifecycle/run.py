@@ -150,7 +150,7 @@ class Lifecycle:
                 self._begin(driver, checkpoint)
                 self._advance(driver)
                 self._keep_state(driver)
-                driver.engine.finish()
+                driver.engine.conclude()
                 self._wait_for_checkpoint(driver)
             except (Stopped, Paused):
                 self._wait_for_checkpoint(driver)

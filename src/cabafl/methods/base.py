@@ -60,6 +60,12 @@ class Objective(State):
     report_loss: bool = False
     """Whether the device reports its training loss (`Upload.loss`). Otherwise the loss never leaves the device."""
 
+    report_square: bool = False
+    """Whether the device reports the mean squared loss of its samples (`Upload.square_loss`)."""
+
+    hold: bool = False
+    """Whether the trained model stays on the device until `Server.fetch`; `Method.on_ready` tells when it is there."""
+
 
 PLAIN = Objective()
 """Training exactly as the ``[training]`` section says."""
@@ -86,6 +92,9 @@ class Job(State):
 
     objective: Objective = PLAIN
     """How the device was told to train."""
+
+    correction: Weights | None = None
+    """What the device adds to every mini-batch gradient, if the method sent it."""
 
 
 @dataclass(slots=True)
@@ -115,6 +124,15 @@ class Upload:
     loss: float | None = None
     """Mean training loss over the last epoch; None unless `Objective.report_loss` was set."""
 
+    square_loss: float | None = None
+    """Mean squared loss of a sample over the first epoch; None unless `Objective.report_square` was set."""
+
+    steps: int = 1
+    """Optimiser steps of the job, as the device claims; at least 1."""
+
+    epochs: int = 1
+    """Local epochs of the job, as the device claims: fewer than it was told after `Server.finish`."""
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -124,7 +142,7 @@ class Needs:
     """Kind of feature vectors the method collects, if any."""
 
     training_loss: bool = False
-    """Whether it asks for training losses. Not available with DP-SGD."""
+    """Whether it asks for training losses or their squares. Not available with DP-SGD."""
 
 
 class Random(Protocol):
@@ -193,6 +211,10 @@ class Server(Protocol):
         """Local epochs of a job unless its objective says otherwise."""
 
     @property
+    def momentum(self) -> float:
+        """Momentum of the local optimiser, which starts from zero in every job."""
+
+    @property
     def version(self) -> int:
         """Number of models published so far."""
 
@@ -203,7 +225,14 @@ class Server(Protocol):
         when a run resumes. Use this for all randomness.
         """
 
-    def dispatch(self, device: int, weights: Weights, slot: int = 0, objective: Objective = PLAIN) -> int | None:
+    def dispatch(
+        self,
+        device: int,
+        weights: Weights,
+        slot: int = 0,
+        objective: Objective = PLAIN,
+        correction: Weights | None = None,
+    ) -> int | None:
         """Sends a model to an idle device for training.
 
         Exactly one `Method.on_upload` or `Method.on_loss` follows, unless the job is cancelled or the run ends first.
@@ -213,6 +242,8 @@ class Server(Protocol):
             weights: The model to train.
             slot: Any number; it comes back as `Job.slot` and appears in the records.
             objective: How the device trains.
+            correction: A vector like ``weights``, which the device adds to every mini-batch gradient, before momentum.
+                Its entries for buffers have no effect. It travels as one more model.
 
         Returns:
             The job's number, or None without sending anything once ``run.max_dispatches`` jobs have been sent.
@@ -224,7 +255,22 @@ class Server(Protocol):
     def cancel(self, job: int) -> None:
         """Gives up a job: its device is idle at once, and the method never hears of the job again.
 
-        A job that has already ended is ignored.
+        A job that has already ended is ignored. The result of a held job is dropped where it is: nothing travels.
+        """
+
+    def finish(self, job: int) -> None:
+        """Tells a device to stop after the epoch it is in, at least the first, and to upload what it has.
+
+        `Upload.epochs` tells how many epochs it did. A job that has already ended, or is ready, is ignored.
+        """
+
+    def fetch(self, job: int) -> None:
+        """Lets a device upload the result of a job that it holds (`Objective.hold`, `Method.on_ready`).
+
+        A job that has already ended, or was fetched before, is ignored.
+
+        Raises:
+            RuntimeError: If the job is not ready.
         """
 
     def publish(self, weights: Weights, /, **facts: Any) -> None:
@@ -321,6 +367,11 @@ class Method(State):
                 large, or exceeds ``deploy.norm_bound``; ``stale``: it is older than ``run.max_staleness``. After
                 ``left`` and ``timeout`` the device is not idle yet; `on_idle` follows when it is.
         """
+        raise NotImplementedError
+
+    def on_ready(self, server: Server, job: Job) -> None:
+        """Called when a device has trained a job with `Objective.hold`. The device is not idle before the method has
+        fetched the result and it has arrived, or has cancelled the job, or the job is lost."""
         raise NotImplementedError
 
     def on_features(self, server: Server, features: npt.NDArray[np.float32]) -> None:

@@ -50,12 +50,16 @@ class LightParticipant:
     def reply_for(self, job: TrainingJob) -> TrainingReply:
         """The weights, all changed by the same small number."""
         change = np.float32((2 * self._drawn("light change", job) - 1) * LARGEST_CHANGE)
-        return TrainingReply(job.weights + change, self.delay(job), 0.0, 0.0 if job.objective.report_loss else None)
+        loss = 0.0 if job.objective.report_loss else None
+        square = 0.0 if job.objective.report_square else None
+        return TrainingReply(job.weights + change, self.delay(job), 0.0, loss, square)
 
-    def train(self, job: TrainingJob, cancelled: Callable[[], bool]) -> TrainingReply | None:
-        """`reply_for` after `delay` seconds; None if cancelled before."""
+    def train(
+        self, job: TrainingJob, cancelled: Callable[[], bool], finishing: Callable[[], bool] = lambda: False
+    ) -> TrainingReply | None:
+        """`reply_for` after `delay` seconds, or earlier if it is to finish; None if cancelled before."""
         end = time.monotonic() + self.delay(job)
-        while (left := end - time.monotonic()) > 0:
+        while (left := end - time.monotonic()) > 0 and not finishing():
             if cancelled():
                 return None
             time.sleep(min(left, CANCEL_CHECK_INTERVAL))

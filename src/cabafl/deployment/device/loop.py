@@ -15,6 +15,7 @@ from cabafl.deployment.device.session import (
     Complain,
     Describe,
     Fetch,
+    Finish,
     Join,
     Leave,
     Publish,
@@ -43,8 +44,10 @@ class Worker(Protocol):
     def leave(self) -> None:
         """The run is over."""
 
-    def train(self, job: TrainingJob, cancelled: Callable[[], bool]) -> TrainingReply | None:
-        """None: cancelled."""
+    def train(
+        self, job: TrainingJob, cancelled: Callable[[], bool], finishing: Callable[[], bool]
+    ) -> TrainingReply | None:
+        """None: cancelled. ``finishing``: whether to end after the running epoch."""
 
     def features(self, query: FeatureQuery) -> FeatureReply:
         """Raises `UserError` if the device refuses."""
@@ -66,6 +69,7 @@ class DeviceLoop:
         self.stop = threading.Event()
         self._tasks: queue.SimpleQueue[Join | Leave | Train | None] = queue.SimpleQueue()
         self._wanted: Join | Train | None = None  # the newest task; anything older is cancelled
+        self._finishing = -1  # the last job that was to end after the running epoch
         self._lock = threading.Lock()  # of the session: both threads use it
         self._failure: BaseException | None = None
         self._connected: float | None = None  # since when
@@ -131,7 +135,11 @@ class DeviceLoop:
     def _train(self, task: Train) -> None:
         job = task.job
         try:
-            reply = self.worker.train(job, lambda: self._wanted is not task or self.stop.is_set())
+            reply = self.worker.train(
+                job,
+                lambda: self._wanted is not task or self.stop.is_set(),
+                lambda: self._finishing == job.number,
+            )
         except Exception as error:
             self.log.warn(f"job {job.number} fails: {error!r}")
             text, declines = tellable(error), isinstance(error, AgainstTerms)
@@ -143,7 +151,7 @@ class DeviceLoop:
             self._say_cancelled(job)
             return
         self.log.info(f"job {job.number}", seconds=round(reply.seconds, 2), joules=round(reply.joules, 1))
-        self._do(lambda session: session.answer(job.number, reply))
+        self._do(lambda session: session.answer(job.number, reply, job.objective.hold))
 
     def _say_cancelled(self, job: TrainingJob) -> None:
         self.log.info(f"job {job.number} is cancelled")
@@ -213,6 +221,8 @@ class DeviceLoop:
         elif isinstance(action, Stop):
             if isinstance(self._wanted, Train) and self._wanted.job.number <= action.job:
                 self._wanted = None
+        elif isinstance(action, Finish):
+            self._finishing = action.job
         elif isinstance(action, Describe):
             self._describe(action.query)
         elif isinstance(action, Complain):

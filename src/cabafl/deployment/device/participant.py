@@ -1,7 +1,7 @@
 """What a device does with messages: it keeps its data and models in memory, trains, and computes features.
 
-The server gets the number of samples, trained weights, features, seconds and joules, and nothing else; and the device's
-own terms come first (`terms.py`).
+The server gets the number of samples, trained weights, features, seconds, joules and numbers of steps and epochs; if a
+job asks for it, the training loss; and nothing else. The device's own terms come first (`terms.py`).
 """
 
 import importlib
@@ -26,7 +26,7 @@ from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, 
 from cabafl.errors import UserError
 from cabafl.learning.dp import epsilon_of, sampling_rate
 from cabafl.learning.spec import TaskSpec
-from cabafl.learning.task import Task, TrainingResult
+from cabafl.learning.task import Control, Task, TrainingResult
 from cabafl.learning.training import Cancelled
 
 SELF = 0  # this device's number in a partition of one
@@ -92,9 +92,12 @@ class Participant:
         """Why the device must not begin a job now, without anything private; None: it may."""
         return self._conditions.unmet()
 
-    def train(self, job: TrainingJob, cancelled: Callable[[], bool]) -> TrainingReply | None:
-        """Trains, then waits until ``pace`` seconds have passed, so that a fast machine can imitate a slow one. Returns
-        None soon after ``cancelled`` says so. The joules include those of the time the device was idle before.
+    def train(
+        self, job: TrainingJob, cancelled: Callable[[], bool], finishing: Callable[[], bool] = lambda: False
+    ) -> TrainingReply | None:
+        """Trains, and waits after each epoch until its share of ``pace`` seconds has passed, so that a fast machine can
+        imitate a slow one. Returns None soon after ``cancelled`` says so, and ends after the running epoch if
+        ``finishing`` says so. The joules include those of the time the device was idle before.
 
         Raises `AgainstTerms` if a condition does not hold. A job that has begun is finished even if one ceases to.
         """
@@ -102,12 +105,17 @@ class Participant:
         if (reason := self.ready()) is not None:
             raise AgainstTerms(f"not now: {reason}")
         began = time.perf_counter()
-        steps = _Steps(cancelled)
+        steps, whole = _Steps(cancelled), task.spec.training.epochs
         results: list[TrainingResult] = []
 
+        def enough(epochs: int) -> bool:
+            self._keep_pace(began, epochs / whole, cancelled)
+            return finishing()
+
         def work() -> None:
-            results.append(task.train(job.number, SELF, job.weights, job.objective, steps))
-            self._keep_pace(began, cancelled)
+            control = Control(steps, enough)
+            results.append(task.train(job.number, SELF, job.weights, job.objective, job.correction, control))
+            self._keep_pace(began, results[0].epochs / whole, cancelled)
 
         try:
             with memory_failures(self.device.limits):
@@ -122,10 +130,11 @@ class Participant:
         seconds = self._idle_since - began
         _log.info("job %d: %.2f s, %.1f J", job.number, seconds, joules)
         [trained] = results
-        return TrainingReply(trained.weights, seconds, joules, trained.loss)
+        weights, loss, square_loss, done, epochs = trained
+        return TrainingReply(weights, seconds, joules, loss, square_loss, done, epochs)
 
-    def _keep_pace(self, began: float, cancelled: Callable[[], bool]) -> None:
-        end = began + (self.device.pace or 0.0)
+    def _keep_pace(self, began: float, share: float, cancelled: Callable[[], bool]) -> None:
+        end = began + share * (self.device.pace or 0.0)
         while (left := end - time.perf_counter()) > 0:
             if cancelled():
                 raise Cancelled

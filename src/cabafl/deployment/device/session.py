@@ -3,7 +3,7 @@
 The resident device process and the light devices of a load test share it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from cabafl.deployment import wire
@@ -65,6 +65,13 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Finish:
+    """End the training of a job after the running epoch; `Session.answer` follows as if it had ended by itself."""
+
+    job: int
+
+
+@dataclass(frozen=True)
 class Describe:
     """Answer a feature query; `Session.describe` or `Session.refuse` follows."""
 
@@ -78,7 +85,7 @@ class Complain:
     text: str
 
 
-Action = Publish | Fetch | Join | Leave | Train | Stop | Describe | Complain
+Action = Publish | Fetch | Join | Leave | Train | Stop | Finish | Describe | Complain
 
 
 class Session:
@@ -98,6 +105,7 @@ class Session:
             None  # a job whose model is still to come, and the model's topic
         )
         self._answer: list[Publish] = []  # to the last job
+        self._held: TrainingReply | None = None  # the result of the last job, until the server fetches it
         self._assemblers: dict[str, wire.Assembler] = {}
 
     # The network
@@ -173,7 +181,7 @@ class Session:
     def _begin(self, run: str) -> list[Action]:
         """Forgets the run before."""
         self.run, self.weights, self._declined = run, 0, ""
-        self._latest, self._answer = -1, []
+        self._latest, self._answer, self._held = -1, [], None
         self._assemblers.clear()
         return self._stop_waiting()
 
@@ -183,8 +191,8 @@ class Session:
         return [] if waiting is None else [Fetch(waiting[1], on=False)]
 
     def _take_record(self, content: memoryview) -> list[Action]:
-        lengths = {"job": self.weights, "query": self.weights, "cancel": 0, "recall": 0}
-        record = wire.decode(content, lengths)
+        lengths = {"job": self.weights, "query": self.weights}
+        record = wire.decode(content, {**lengths, "cancel": 0, "finish": 0, "fetch": 0, "recall": 0})
         if record.text("run") != self.run:
             return []
         if record.kind == "query":
@@ -194,20 +202,21 @@ class Session:
             return self._take_job(record, number)
         if record.kind == "cancel":
             return self._cancel(number)
+        if record.kind == "finish":
+            return [Finish(number)]
+        if record.kind == "fetch" and number == self._latest and self._held is not None:
+            return self.answer(number, self._held)
         return self._recall(number)
 
     def _take_job(self, record: wire.WireRecord, number: int) -> list[Action]:
         if number <= self._latest:
             return self._recall(number) if number == self._latest and self._waiting is None else []
-        objective = wire.objective_of(record)
-        self._latest, self._answer = number, []
+        job, topic = wire.training_job(record, self.weights), record.text("model")
+        self._latest, self._answer, self._held = number, [], None
         actions = self._stop_waiting()
-        job, topic = TrainingJob(number, record.vector, objective), record.text("model")
         if record.problem:
             return [*actions, *self.fail(number, "rejected", record.problem)]
         if not topic:
-            if not len(record.vector):
-                return [*actions, *self.fail(number, "rejected", "a job without a model")]
             return [*actions, Train(job)]
         if not topic.startswith(f"{MODEL_TOPICS}/") or "+" in topic or "#" in topic:
             return [*actions, *self.fail(number, "rejected", "a model outside of its topics")]
@@ -225,7 +234,7 @@ class Session:
         done = self._stop_waiting()
         if record.problem:
             return [*done, *self.fail(job.number, "rejected", record.problem)]
-        return [*done, Train(TrainingJob(job.number, record.vector, job.objective))]
+        return [*done, Train(replace(job, weights=record.vector))]
 
     def _take_query(self, record: wire.WireRecord) -> list[Action]:
         number, kind = record.count("query"), record.text("features")
@@ -238,6 +247,8 @@ class Session:
 
     def _cancel(self, number: int) -> list[Action]:
         """The server waits for a word on a job that it has given up, so there always is one."""
+        if self._held is not None and self._latest <= number:
+            return self.fail(self._latest, "cancelled", "cancelled")
         if self._waiting is None or self._waiting[0].number > number:
             return [Stop(number)]
         job = self._waiting[0].number
@@ -274,8 +285,11 @@ class Session:
         self._not_now = not ready
         return [self.presence()]
 
-    def answer(self, job: int, reply: TrainingReply) -> list[Action]:
-        """The upload; kept until the next job, in case it gets lost."""
+    def answer(self, job: int, reply: TrainingReply, hold: bool = False) -> list[Action]:
+        """The upload, or with ``hold`` the word that it is ready; kept until the next job, in case it gets lost."""
+        if hold:
+            costs: dict[str, wire.Value] = {"seconds": float(reply.seconds), "joules": float(reply.joules)}
+            return self._keep(job, [self._up("ready", {"job": job, **costs})], reply)
         values = wire.reply_values(self.run, job, reply)
         packets = wire.encode("trained", values, reply.weights, self.piece)
         return self._keep(job, [Publish(up_topic(self.device), packet) for packet in packets])
@@ -293,11 +307,11 @@ class Session:
         """The device does not answer a feature query."""
         return [self._up("refused", {"query": query, "text": text})]
 
-    def _keep(self, job: int, answer: list[Publish]) -> list[Action]:
+    def _keep(self, job: int, answer: list[Publish], held: TrainingReply | None = None) -> list[Action]:
         if job > self._latest:
             return []  # of an earlier run
         if job == self._latest:
-            self._answer = answer
+            self._answer, self._held = answer, held
         return list(answer)
 
     def _up(self, kind: str, values: dict[str, wire.Value]) -> Publish:

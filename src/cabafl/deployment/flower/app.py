@@ -21,7 +21,7 @@ from cabafl.deployment.flower.carrier import HELLO, PIECE, TRAIN, FlowerCarrier,
 from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
-from cabafl.deployment.messages import FeatureQuery, TrainingJob
+from cabafl.deployment.messages import FeatureQuery
 from cabafl.deployment.server.carrier import RunOnFleet
 from cabafl.deployment.server.serve import Station, for_devices, serve
 from cabafl.methods.base import FeatureKind
@@ -71,16 +71,16 @@ def _handle(message: Message, context: Context) -> Message:
     record = from_record(message.content, wire.message_limit(greeting.weights), lengths)
     if record.problem:
         raise wire.Malformed(record.problem)
-    packets = _answer(participant, message.metadata.message_type, record, samples)
+    packets = _answer(participant, message.metadata.message_type, record, samples, greeting.weights)
     return Message(content=to_record(packets), reply_to=message)
 
 
-def _answer(participant: Participant, kind: str, record: wire.WireRecord, samples: int) -> list[bytes]:
+def _answer(participant: Participant, kind: str, record: wire.WireRecord, samples: int, weights: int) -> list[bytes]:
     run = record.text("run")
     if kind == HELLO:
         return wire.encode("here", {"run": run, "process": "flower", "samples": samples, "declined": ""})
     if kind == TRAIN:
-        job = TrainingJob(record.count("job"), record.vector, wire.objective_of(record))
+        job = wire.training_job(record, weights)
         reply = participant.train(job, lambda: False)
         assert reply is not None
         return wire.encode("trained", wire.reply_values(run, job.number, reply), reply.weights, PIECE)

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from cabafl.deployment import wire
 from cabafl.deployment.log import Log
-from cabafl.deployment.messages import Described, Gone, Here, JobFailed, News, Nonsense, Trained
+from cabafl.deployment.messages import Described, Gone, Here, JobFailed, News, Nonsense, Ready, Trained
 from cabafl.deployment.server.carrier import Delivery, RunOnFleet
 from cabafl.methods.base import FeatureKind, Job, Weights
 
@@ -60,7 +60,7 @@ def from_record(record: RecordDict, limit: int, lengths: Mapping[str, int]) -> w
 
 class FlowerCarrier:
     """One run on Flower's grid with a fixed set of nodes. Flower cannot cancel or recall a message; a job that is lost
-    comes back as an error, or expires."""
+    comes back as an error, or expires. A device cannot hold a result: it uploads it, and it is held here."""
 
     connections = 1
 
@@ -73,6 +73,9 @@ class FlowerCarrier:
         self._looked = 0.0
         self._sent: dict[str, Sent] = {}  # by message ID
         self._width = 0
+        self._to_hold: set[int] = set()  # jobs
+        self._held: dict[int, Trained] = {}  # by job
+        self._fetched: list[News] = []
         self._woken = False
 
     @property
@@ -88,7 +91,8 @@ class FlowerCarrier:
         """See `Carrier`."""
         deadline = time.monotonic() + timeout
         while True:
-            found = [*self._presence(), *self._answers()]
+            found = [*self._fetched, *self._presence(), *self._answers()]
+            self._fetched = []
             if found or self._woken or time.monotonic() >= deadline:
                 self._woken = False
                 return [Delivery(news) for news in found]
@@ -135,7 +139,11 @@ class FlowerCarrier:
             return Here(sent.device, record.text("process"), record.count("samples"))
         if sent.kind == FEATURES:
             return Described(sent.device, sent.number, record.vector)
-        return Trained(sent.device, sent.number, wire.reply_of(record))
+        trained = Trained(sent.device, sent.number, wire.reply_of(record))
+        if sent.number not in self._to_hold:
+            return trained
+        self._held[sent.number] = trained
+        return Ready(sent.device, sent.number, trained.reply.seconds, trained.reply.joules)
 
     def _failed(self, sent: Sent, text: str, lost: bool = False) -> News:
         if sent.kind == TRAIN:
@@ -152,8 +160,11 @@ class FlowerCarrier:
     def send(self, jobs: Sequence[Job]) -> None:
         """See `Carrier`."""
         for job in jobs:
-            values = wire.job_values(self.run.id, job.number, job.objective)
-            self._push(TRAIN, job.device, job.number, wire.encode("job", values, job.weights, PIECE))
+            values = wire.job_values(self.run.id, job.number, job.objective, "", job.correction is not None)
+            if job.objective.hold:
+                self._to_hold.add(job.number)
+            vector = wire.job_vector(job.weights, job.correction)
+            self._push(TRAIN, job.device, job.number, wire.encode("job", values, vector, PIECE))
 
     def ask(self, query: int, weights: Weights, kind: FeatureKind, seconds: float) -> None:
         """See `Carrier`. One message per device: Flower has no other."""
@@ -174,9 +185,21 @@ class FlowerCarrier:
 
     def cancel(self, device: int, job: int) -> None:
         """Flower has no way to do this: the late answer is ignored."""
+        self._held.pop(job, None)
+
+    def finish(self, device: int, job: int) -> None:
+        """Flower has no way to do this: the device does all epochs."""
+
+    def fetch(self, device: int, job: int) -> None:
+        """See `Carrier`."""
+        trained = self._held.pop(job, None)
+        if trained is not None:
+            self._fetched.append(trained)
 
     def tidy(self, jobs: Container[int]) -> None:
-        """Nothing is kept."""
+        """See `Carrier`."""
+        self._to_hold = {job for job in self._to_hold if job in jobs}
+        self._held = {job: trained for job, trained in self._held.items() if job in jobs}
 
     def wake(self) -> None:
         """See `Carrier`."""

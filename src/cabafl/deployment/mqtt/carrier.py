@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cabafl.deployment import wire
 from cabafl.deployment.log import Log
-from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Trained
+from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Ready, Trained
 from cabafl.deployment.mqtt.flood import MUTE_TIME, FloodGuard
 from cabafl.deployment.mqtt.link import (
     EVERY_HERE,
@@ -230,7 +230,7 @@ class MqttCarrier:
         return Here(device, record.text("process")[:64], record.count("samples"))
 
     def _read_up(self, device: int, content: memoryview) -> News | None:
-        lengths = {"trained": self.run.weights, "failed": 0, "features": self._width, "refused": 0}
+        lengths = {"trained": self.run.weights, "ready": 0, "failed": 0, "features": self._width, "refused": 0}
         record = wire.decode(content, lengths)
         if record.text("run") != self.run.id:
             return None
@@ -239,6 +239,8 @@ class MqttCarrier:
             if record.problem:
                 return JobFailed(device, job, "rejected", record.problem)
             return Trained(device, job, wire.reply_of(record))
+        if record.kind == "ready":
+            return Ready(device, record.count("job"), record.amount("seconds"), record.amount("joules"))
         if record.kind == "failed":
             reason, text = record.text("reason"), record.text("text")[:200]
             if reason == "unknown":
@@ -267,8 +269,8 @@ class MqttCarrier:
             self._send_job(job, "" if model is None else model.topic)
 
     def _send_job(self, job: Job, topic: str) -> None:
-        values = wire.job_values(self.run.id, job.number, job.objective, topic)
-        vector = job.weights[:0] if topic else job.weights
+        values = wire.job_values(self.run.id, job.number, job.objective, topic, job.correction is not None)
+        vector = wire.job_vector(job.weights[:0] if topic else job.weights, job.correction)
         self._publish(down_topic(job.device), "job", values, vector, expires=self.run.ttl)
 
     def _shared(self, weights: Weights) -> SharedModel:
@@ -287,12 +289,22 @@ class MqttCarrier:
     def recall(self, job: Job) -> None:
         """See `Carrier`."""
         self._working[job.device] = job.number
-        values: dict[str, wire.Value] = {"run": self.run.id, "job": job.number}
-        self._publish(down_topic(job.device), "recall", values, expires=self.run.ttl)
+        self._say(job.device, "recall", job.number)
 
     def cancel(self, device: int, job: int) -> None:
         """See `Carrier`."""
-        self._publish(down_topic(device), "cancel", {"run": self.run.id, "job": job}, expires=self.run.ttl)
+        self._say(device, "cancel", job)
+
+    def finish(self, device: int, job: int) -> None:
+        """See `Carrier`."""
+        self._say(device, "finish", job)
+
+    def fetch(self, device: int, job: int) -> None:
+        """See `Carrier`."""
+        self._say(device, "fetch", job)
+
+    def _say(self, device: int, kind: str, job: int) -> None:
+        self._publish(down_topic(device), kind, {"run": self.run.id, "job": job}, expires=self.run.ttl)
 
     def ask(self, query: int, weights: Weights, kind: FeatureKind, seconds: float) -> None:
         """See `Carrier`."""

@@ -64,6 +64,12 @@ class Carrier(Protocol):
     def cancel(self, device: int, job: int) -> None:
         """Tells a device to stop working on a job."""
 
+    def finish(self, device: int, job: int) -> None:
+        """Tells a device to end the training of a job after the running epoch. Where the network cannot, it goes on."""
+
+    def fetch(self, device: int, job: int) -> None:
+        """Tells a device to upload the result of a job that it holds."""
+
     def ask(self, query: int, weights: Weights, kind: FeatureKind, seconds: float) -> None:
         """Asks all devices for their features, once for all; the query expires after ``seconds``."""
 

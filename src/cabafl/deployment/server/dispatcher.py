@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cabafl.deployment.log import Log, printable
-from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Trained
+from cabafl.deployment.messages import Declined, Described, Gone, Here, JobFailed, News, Nonsense, Ready, Trained
 from cabafl.deployment.server.carrier import Carrier
 from cabafl.engine.defence import MOST_SAMPLES
-from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
+from cabafl.engine.inputs import Arrived, Failed, Gathered, Held, Input, Joined, Left, Passed, Started
 from cabafl.engine.journal import Journal
 from cabafl.engine.quarantine import AlarmFailed
 from cabafl.engine.wall import WallEngine
@@ -80,6 +80,8 @@ class Dispatcher:
         self._doubtful: set[int] = set()  # jobs to ask their devices about
         self._asked: set[int] = set()  # jobs whose devices were asked since they were last sent
         self._cancelled: list[tuple[int, int]] = []  # jobs to stop, with their devices
+        self._finishing: list[int] = []  # jobs to end after the running epoch
+        self._fetching: list[int] = []  # jobs whose results devices are to upload
         self._asking = False  # the engine has ordered a feature collection that is not sent yet
 
     # The loop
@@ -155,13 +157,15 @@ class Dispatcher:
         orders = self.engine.take_orders()
         self._unsent += orders.jobs
         self._cancelled += orders.cancelled
+        self._finishing += orders.finished
+        self._fetching += orders.fetched
         self._asking = self._asking or orders.ask
 
     def _device_of(self, given: Input) -> int | None:
         """The device behind an input; None if it is the server's own."""
         if isinstance(given, Joined | Left):
             return given.device
-        if isinstance(given, Arrived | Failed):
+        if isinstance(given, Arrived | Held | Failed):
             flight = self.engine.flights.get(given.job)
             return None if flight is None else flight.device
         if isinstance(given, Gathered):
@@ -175,7 +179,10 @@ class Dispatcher:
         if self.started:
             self._start = self.clock() - now
         self._unsent, self._doubtful, self._cancelled = [], set(), []
-        self.carrier.expect(list(self.engine.flights.values()))
+        flights = self.engine.flights
+        self._finishing = [number for number, flight in flights.items() if flight.finishing]
+        self._fetching = [number for number, flight in flights.items() if flight.fetched is not None]
+        self.carrier.expect(list(flights.values()))
         self._recalled = dict.fromkeys(self.engine.flights, self.clock())
         self._asking = self.engine.question is not None
         for device in sorted(self.excluded & self.engine.present):
@@ -196,6 +203,7 @@ class Dispatcher:
             self._asked -= {flight.number for flight in flights}
             self.carrier.send(flights)
             self._recalled.update((flight.number, self.clock()) for flight in flights)
+        self._send_words()
         question = self.engine.question
         if self._asking and question is not None:
             self._query = max(self._query + 1, int(1000 * time.time()))  # never that of an earlier process
@@ -203,6 +211,15 @@ class Dispatcher:
             self._rows = {}
             self.carrier.ask(self._query, question.weights, question.kind, max(1.0, question.until - self.now()))
         self._asking = False
+
+    def _send_words(self) -> None:
+        """Tells devices to finish their jobs, or to upload the results that they hold."""
+        flights = self.engine.flights
+        for numbers, tell in ((self._finishing, self.carrier.finish), (self._fetching, self.carrier.fetch)):
+            for number in dict.fromkeys(numbers):
+                if number in flights:
+                    tell(flights[number].device, number)
+        self._finishing, self._fetching = [], []
 
     # News of devices
 
@@ -218,7 +235,7 @@ class Dispatcher:
         now = self.now()
         if isinstance(news, Here):
             self._take_here(news, now)
-        elif isinstance(news, Trained | JobFailed):
+        elif isinstance(news, Trained | Ready | JobFailed):
             self._take_answer(news, now)
         elif isinstance(news, Described):
             self._take_features(news)
@@ -274,7 +291,7 @@ class Dispatcher:
         if device in self.engine.present:
             self._drop(device, now, "leaves")
 
-    def _take_answer(self, news: Trained | JobFailed, now: float) -> None:
+    def _take_answer(self, news: Trained | Ready | JobFailed, now: float) -> None:
         flight = self.engine.flights.get(news.job)
         if flight is None:
             return  # answered before, cancelled or lost
@@ -282,8 +299,12 @@ class Dispatcher:
             self._complain(news.device, f"answers job {news.job}, which another device has")
         elif isinstance(news, Trained):
             self._last_upload = self.clock()
-            reply = news.reply
-            self.give(Arrived(now, news.job, reply.weights, reply.seconds, reply.joules, reply.loss))
+            self.give(Arrived(now, news.job, *news.reply))
+        elif isinstance(news, Ready):
+            if flight.fetched is not None:
+                self._fetching.append(news.job)  # it has not heard of it
+            elif not flight.ready:
+                self.give(Held(now, news.job, news.seconds, news.joules))
         elif news.reason == "unknown":
             if news.job in self._asked:  # not the answer to a question of before it was sent again
                 self._asked.discard(news.job)
@@ -301,6 +322,8 @@ class Dispatcher:
             self.give(Failed(now, number, "crash"))
         elif number not in self._unsent:
             self._unsent.append(number)
+            if self.engine.flights[number].finishing:
+                self._finishing.append(number)
 
     def _take_features(self, news: Described) -> None:
         if news.query != self._query or news.device not in self._silent:

@@ -1,0 +1,70 @@
+"""The job of a simulated device, and what happens to it in virtual time."""
+
+import math
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+
+from cabafl.engine.core import Flight
+from cabafl.execution.base import TrainJob
+from cabafl.fleet import Fleet
+from cabafl.methods.base import Weights
+
+
+class Kind(IntEnum):
+    """Kinds of entries in the event queue."""
+
+    FINISH = 0  # a device finishes a job
+    TIMEOUT = 1  # the server gives up a job
+    FEATURES = 2
+    TIMER = 3
+    EVALUATE = 4
+    CRASH = 5  # a device loses its job
+    LEAVE = 6
+    RETURN = 7
+    READY = 8  # a device has a result that it holds
+
+
+@dataclass(slots=True)
+class SimulatedFlight(Flight):
+    """A job of a simulated device, whose end is known when it is dispatched: the upload, or for a job that is held the
+    end of the training. The upload of a held result is a second part, with its own seconds and joules."""
+
+    seconds: float = 0.0  # from ``since`` to the end
+    joules: float = 0.0
+    corrupt: str | None = None
+    needed: bool = False  # its result will be used
+    ticket: int | None = None  # from the executor, if the result is needed
+    epochs: int | None = None  # as many as it does if it was told to finish; None: all
+
+    @property
+    def end(self) -> float:
+        """When it ends, or the part of it that is under way."""
+        return self.since + self.seconds
+
+    def training(self, flipped: bool) -> TrainJob:
+        """What an executor has to compute."""
+        objective = self.objective if self.epochs is None else replace(self.objective, epochs=self.epochs)
+        return TrainJob(self.number, self.device, self.weights, objective, flipped, self.correction)
+
+    def stop_early(self, now: float, fleet: Fleet, epochs: int) -> bool:
+        """Ends the training with the running one of ``epochs`` epochs; False if that is the last one, or over. Epochs
+        take equal times, after latency and downloads."""
+        way = fleet.transfer(self.device)[0]
+        before = fleet.latency + way * (1 if self.correction is None else 2)
+        computing = self.seconds - before - (0.0 if self.objective.hold else way)
+        if not 0 < computing < math.inf:
+            return False
+        running = max(1, math.ceil((now - self.started - before) / computing * epochs))
+        if running >= epochs:
+            return False
+        saved = computing * (epochs - running) / epochs
+        self.epochs, self.seconds = running, self.seconds - saved
+        self.joules -= saved * fleet.compute_watts.item(self.device)
+        return True
+
+
+def corrupted(weights: Weights, how: str | None) -> Weights:
+    """The upload of a faulty device: all NaN, or of the wrong length."""
+    return np.full_like(weights, np.nan) if how == "nan" else np.zeros(weights.size + 1, dtype=np.float32)
