@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cabafl import data, methods
+from cabafl import data
+from cabafl.checked import make_method
 from cabafl.config import HUB_KEYS, Experiment, FleetSection
 from cabafl.data.dataset import Dataset, Partition, Split
 from cabafl.data.partition import make_partition
@@ -36,7 +37,6 @@ from cabafl.methods.base import Method
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
 from cabafl.rng import rng
-from cabafl.validation import unknown, validated
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,6 @@ def check_fit(method: Method, task: Task) -> None:
         raise UserError("privacy.dp_noise: devices then report no training loss; accepted: another method.stage_rule")
     with per_sample_gradients(task.model.network):
         pass  # raises for layers it cannot handle
-
-
-def make_method(experiment: Experiment) -> Method:
-    """The method with its own keys checked."""
-    name = experiment.method.name
-    try:
-        cls = methods.find(name)
-    except KeyError:
-        raise unknown("method.name", name, [*methods.NAMES, "my_module:MyMethod"]) from None
-    except (ImportError, AttributeError, TypeError) as error:
-        raise UserError(f"method.name = {name!r}: cannot be used: {error}") from None
-    return cls(validated(cls.Parameters, experiment.method.parameters, "method"))
 
 
 def settled(method: Method, devices: int, simulated: bool) -> Method:

@@ -7,7 +7,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from cabafl.names import DATASETS, HUB, AttackName, LabelLevel, PartitionName
 from cabafl.power import BOARDS, DEFAULT_POWER, BoardName
 from cabafl.validation import nearest
-from cabafl.values import AutoPositive, AutoShare, Devices, TierCounts, TierPower, TierWatts, Watts, Width, Workers
+from cabafl.values import (
+    AutoPositive,
+    AutoShare,
+    Devices,
+    Processor,
+    TierCounts,
+    TierPower,
+    TierWatts,
+    Watts,
+    Width,
+    Workers,
+)
 
 HUB_KEYS = ("input_column", "label_column", "user_column", "train_split", "test_split", "test_share", "subset")
 EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every")  # of [run]: they change no result
@@ -321,7 +332,7 @@ class RunSection(Section):
         None, description="a running Ray cluster: auto | host:port of its head node; default: start Ray here"
     )
     checkpoint_every: float = Field(60.0, gt=0, description="wall seconds between checkpoints")
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu | cuda | cuda:1")
+    device: Processor = Field("cpu", description="cpu | cuda | cuda:1")
     defence: DefenceSection = DefenceSection()
 
     @model_validator(mode="before")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, make_method
+from cabafl.assembly import SimulationParts, announce, assemble, engine_setup
+from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.core import FOREVER

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cabafl.assembly import Parts, announce, assemble_server, engine_setup, make_method
+from cabafl.assembly import Parts, announce, assemble_server, engine_setup
+from cabafl.checked import make_method
 from cabafl.config import Experiment, load_experiment
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
