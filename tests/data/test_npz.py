@@ -97,9 +97,9 @@ def test_without_users(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("replaced", "reason"),
     [
-        ({"y_train": None}, "missing y_train; found: x_train, x_test, y_test"),
-        ({"y_train": np.arange(7)}, r"y_train has shape \(7,\); \(8,\) expected"),
-        ({"y_test": np.arange(4.0)}, "y_test is float64; integer"),
+        ({"y_train": None}, "missing y_train; found: x_test, y_test, x_train"),
+        ({"y_train": np.arange(7)}, r"y_train has shape \(7,\); \(8,\) or \(8, targets\) expected"),
+        ({"y_test": np.arange(4.0)}, "y_train is int64 .* but y_test is float64"),
         ({"y_test": np.array([0, 1, 2, 9])}, r"y_test\[3\] is 9, a label missing from y_train"),
         ({"x_train": np.full((8, 5), np.nan, np.float32)}, r"x_train\[0, 0\] is nan"),
         ({"x_test": np.full((4, 5), np.inf, np.float32)}, r"x_test\[0, 0\] is inf"),

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cabafl.data.arrays import Targets, check_lengths, from_targets
 from cabafl.data.catalogue import HubOptions, data_home
 from cabafl.data.dataset import Dataset
 from cabafl.data.files import one_line
-from cabafl.data.npz import from_arrays
 from cabafl.errors import UserError
 from cabafl.rng import rng
 
@@ -52,8 +52,9 @@ class _Reader:
         arrays = {
             f"{key}_{part}": pair[number][key] for number, part in enumerate(("train", "test")) for key in pair[0]
         }
-        labels = self._labels(train.features[columns[1]], arrays.pop("y_train"), arrays.pop("y_test"))
-        return from_arrays(self.name, Path(self.name), arrays, *labels)
+        check_lengths(arrays, self.error)
+        targets = self._targets(train.features[columns[1]], arrays["y_train"], arrays["y_test"])
+        return from_targets(self.name, arrays, targets, self.error)
 
     def error(self, reason: object) -> UserError:
         return UserError(f"data set {self.name} cannot be used: {one_line(reason)}")
@@ -217,9 +218,7 @@ class _Reader:
             raise UserError(f"data.test_share = {share}: leaves no training or no test samples of {self.name}")
         return [{key: values[chosen] for key, values in whole.items()} for chosen in (~test, test)]
 
-    def _labels(
-        self, feature: Any, train: NDArray[Any], test: NDArray[Any]
-    ) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    def _targets(self, feature: Any, train: NDArray[Any], test: NDArray[Any]) -> Targets:
         """Class numbers: those of a ClassLabel, or the place of the value in the sorted training values."""
         names = _class_names(feature)
         known = np.arange(len(names)) if names is not None else np.unique(train)
@@ -228,7 +227,8 @@ class _Reader:
             if strange.any():
                 value = values[strange][0]
                 raise self.error(f"label {value} is not one of the {len(known)} classes of the training samples")
-        return len(known), *(np.searchsorted(known, values).astype(np.int64) for values in (train, test))  # type: ignore[return-value]
+        numbers = [np.searchsorted(known, values).astype(np.int64) for values in (train, test)]
+        return Targets(numbers[0], numbers[1], len(known), tuple(names or map(str, known)))
 
 
 def _keep(file: Path, x: NDArray[np.uint8]) -> None:
