@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,13 @@ from cabafl.data.arrays import Targets, check_lengths, from_targets
 from cabafl.data.catalogue import HubOptions, data_home
 from cabafl.data.dataset import Dataset
 from cabafl.data.files import one_line
+from cabafl.data.tables import LABEL_NAMES, held_out
 from cabafl.errors import UserError
-from cabafl.rng import rng
 
 if TYPE_CHECKING:
     import datasets
 
 TEST_SPLITS = ("test", "validation")
-LABEL_NAMES = ("label", "labels", "y", "target", "class")
 CACHE = "hf-images"  # folder of decoded images in `data_home`
 _FORM = 1  # of the cached files
 _ROWS = 2048
@@ -209,11 +208,7 @@ class _Reader:
     def _cut(self, whole: dict[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
         """Training and test samples of one split: ``test_share`` of each user's, or of all."""
         share = self.options.test_share or 0.0
-        test = np.zeros(len(whole["y"]), bool)
-        users = np.unique(whole["user"], return_inverse=True)[1] if "user" in whole else np.zeros(len(test), np.int64)
-        for user, rows in enumerate(_groups(users)):
-            count = int(share * len(rows) + 0.5)
-            test[rows[rng(0, "test share", user).permutation(len(rows))[:count]]] = True
+        test = held_out(len(whole["y"]), whole.get("user"), share)
         if test.all() or not test.any():
             raise UserError(f"data.test_share = {share}: leaves no training or no test samples of {self.name}")
         return [{key: values[chosen] for key, values in whole.items()} for chosen in (~test, test)]
@@ -286,8 +281,3 @@ def _stack(images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     if _mixed(images):
         images = [image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2) for image in images]
     return np.stack(images)
-
-
-def _groups(numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    order = np.argsort(numbers, kind="stable")
-    yield from np.split(order, np.cumsum(np.bincount(numbers))[:-1])

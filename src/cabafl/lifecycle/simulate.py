@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from cabafl.assembly import SimulationParts, announce, assemble, engine_setup
+from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, with_given
 from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
@@ -52,6 +52,7 @@ def simulate(
     listener: Listener | None = None,
     warn: Warn | None = None,
     until: float | None = None,
+    data: Any = None,
 ) -> Result:
     """Runs an experiment in virtual time, from the beginning.
 
@@ -62,6 +63,10 @@ def simulate(
         warn: Called with one line about each problem from which the run recovered.
         until: Stop at this virtual time, with a checkpoint in ``out``; `resume` continues, to the same bytes. None, or
             a time after the end of the run: run to the end.
+        data: The samples, instead of a data set that the experiment names: a mapping of arrays ``x_train``,
+            ``y_train``, ``x_test``, ``y_test`` and optionally ``user_train`` and ``user_test``; or ``(train, test)``,
+            each a torch dataset, a pandas frame, ``(x, y)`` or ``(x, y, users)``; or one of these alone with
+            ``data.test_share``. The columns of a frame are named by ``data.label_column`` and ``data.user_column``.
 
     Raises:
         UserError: If the experiment cannot be run as described, or ``out`` is not empty.
@@ -70,8 +75,9 @@ def simulate(
         Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``.
     """
     _check_until(until, out)
+    experiment, given = with_given(experiment, data)
     with open_executor(experiment, warn) as workers:
-        parts = assemble(experiment)
+        parts = assemble(experiment, given)
         announce(parts.method, warn)
         executor = workers.for_task(parts.task)
         folder = None
@@ -87,6 +93,7 @@ def resume(
     warn: Warn | None = None,
     settings: Sequence[str] = (),
     until: float | None = None,
+    data: Any = None,
 ) -> Result | None:
     """Continues an interrupted simulation in its folder. The result equals that of an uninterrupted run, byte for byte.
 
@@ -96,6 +103,7 @@ def resume(
         warn: See `simulate`.
         settings: How to carry out the rest (``run.workers=4``); settings that change the result are refused.
         until: See `simulate`. A run that is past this time already stops at once.
+        data: The same samples again, if they were handed in to `simulate`; others are refused.
 
     Returns:
         The result of the whole run, or None if the run was complete already.
@@ -111,11 +119,11 @@ def resume(
     if (path / SUMMARY).exists():
         return None
     _check_resumable(path, settings)
-    experiment = load_experiment(path / EXPERIMENT, settings)
+    experiment, given = with_given(load_experiment(path / EXPERIMENT, settings), data)
     with closing(RunFolder.reopen(path)) as folder, open_executor(experiment, warn) as workers:
         if (path / SUMMARY).exists():  # the process that held the lock has finished the run
             return None
-        parts = assemble(experiment)
+        parts = assemble(experiment, given)
         checkpoint = load_checkpoint(path, experiment_text(path))
         folder.rewind(None if checkpoint is None else checkpoint.positions)
         return _run(parts, workers.for_task(parts.task), folder, listener, checkpoint, until)

@@ -130,7 +130,7 @@ class _Server:
 def _open(experiment: Experiment, station: Station, toml: str, cleanup: ExitStack) -> _Server:
     workers = cleanup.enter_context(open_executor(experiment, station.log.warn))
     assert experiment.data.devices != "auto"
-    parts = assemble_server(experiment, experiment.data.devices)
+    parts = assemble_server(experiment, experiment.data.devices, station.log.info)
     executor = workers.for_task(parts.task)
     folder, checkpoint = open_folder(station.out, toml)
     cleanup.callback(folder.close)
