@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.config import load_experiment
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cabafl import simulate
-from cabafl.assembly import announce, assemble, assemble_server, make_data, make_method
+from cabafl.assembly import announce, assemble, assemble_server, make_data
+from cabafl.checked import make_method
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, RunSection, apply_override, load_experiment
 from cabafl.errors import UserError
 
@@ -80,7 +80,16 @@ def test_a_number_of_jobs_replaces_the_default_length() -> None:
         (["data.dataset=hf:a", "data.partition=natural"], "data.user_column: not set; data.partition = natural needs"),
         (["data.dataset=hf:a", "data.test_split=b", "data.test_share=0.1"], "data.test_share = 0.1: not together with"),
         (["data.test_split=b"], "data.test_split = 'b': only for data.dataset = hf:NAME_OR_FOLDER, not mnist5k"),
-        (["data.devices=0"], "data.devices = 0: accepted: 'auto' or a whole number from 1"),
+        (["data.devices=0"], "data.devices = 0: accepted: 'auto' or a whole number from 1 to 10,000,000"),
+        (["data.devices=1000000000000"], "data.devices = 1000000000000: accepted: 'auto' or a whole number from 1"),
+        (["beta=0.1"], "beta = 0.1: unknown key, did you mean 'data.beta'?; accepted here: seed, data, "),
+        (["model.batch_size=1"], "model.batch_size = 1: unknown key, did you mean 'training.batch_size'?; accepted in"),
+        (["name=mlp"], "name = 'mlp': unknown key, did you mean 'model.name' or 'method.name'?"),
+        (["loss=1.0"], "loss = 1.0: unknown key, did you mean 'fleet.faults.loss'?"),
+        (["data.dataset=CIFAR10"], "data.dataset = 'CIFAR10': unknown, did you mean 'cifar10'?"),
+        (["data.partition=IID"], "data.partition = 'IID': unknown, did you mean 'iid'?"),
+        (["run.device=gpu"], "run.device = 'gpu': unknown, did you mean 'cuda'?; accepted: cpu, cuda, cuda:N"),
+        (["run.device=tpu"], "run.device = 'tpu': unknown; accepted: cpu, cuda, cuda:N"),
         (
             ["fleet.tier_compute_watts={ low = -1 }"],
             "fleet.tier_compute_watts = {'low': -1}: accepted: a table of watts",
@@ -160,7 +169,25 @@ def test_a_key_of_the_command_line_has_to_fit_the_method(tmp_path: Path) -> None
 def test_a_wrong_method_section_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text("method = 3\n")
-    with pytest.raises(UserError, match=r"^method = 3: "):
+    with pytest.raises(UserError, match=r"a\.toml: method = 3: "):
         load_experiment(file)
     with pytest.raises(UserError, match="method is a value, not a section"):
         load_experiment(file, ["method.name=fedavg"])
+
+
+def test_a_mistake_in_a_file_names_the_file_and_all_wrong_keys(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[data]\nbta = 1\nsead = 2\n[run]\nwork = 3\n")
+    with pytest.raises(UserError) as refused:
+        load_experiment(file)
+    text = str(refused.value)
+    assert text.startswith(f"{file}: data.bta = 1: unknown key, did you mean 'beta'?; data.sead = 2: unknown key")
+    assert "run.work = 3: unknown key, did you mean 'workers'?; accepted in [run]: virtual_time, " in text
+    assert "more" not in text
+
+
+def test_a_mistake_of_the_command_line_does_not_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("seed = 2\n")
+    with pytest.raises(UserError, match=r"^data\.bta = 1: unknown key"):
+        load_experiment(file, ["data.bta=1"])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.config import Experiment, load_experiment
 from cabafl.methods.cabafl import CaBaFLParameters
 

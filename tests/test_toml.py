@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.config import Experiment, load_experiment
 from cabafl.errors import UserError
 from cabafl.toml import experiment_toml, read_toml, toml_value

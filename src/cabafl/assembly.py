@@ -3,13 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from cabafl import data, methods
-from cabafl.config import HUB_KEYS, Experiment, FleetSection
+from cabafl import data
+from cabafl.checked import make_method
+from cabafl.config import HUB_KEYS, DataSection, Experiment, FleetSection
 from cabafl.data.dataset import Dataset, Partition, Split
+from cabafl.data.given import dataset_from, given_name
+from cabafl.data.loader import read, read_test
 from cabafl.data.partition import make_partition
 from cabafl.engine.average import AverageRule
 from cabafl.engine.core import EngineSetup, Limits
@@ -33,10 +37,10 @@ from cabafl.learning.features import find_layer
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.methods.base import Method
+from cabafl.names import GIVEN, is_function, is_given
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
 from cabafl.rng import rng
-from cabafl.validation import unknown, validated
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,13 @@ class SimulationParts(Parts):
     faults: Faults
 
 
-def assemble(experiment: Experiment) -> SimulationParts:
-    """Builds all parts of a simulation; parts that do not fit together are a `UserError` before anything runs."""
+def assemble(experiment: Experiment, given: Dataset | None = None) -> SimulationParts:
+    """Builds all parts of a simulation; parts that do not fit together are a `UserError` before anything runs.
+
+    ``given``: the samples, if they were handed in.
+    """
     method = make_method(experiment)
-    dataset, partition = make_data(experiment)
+    dataset, partition = make_data(experiment, given)
     task = make_task(experiment, dataset, partition)
     slots = slots_for(experiment, len(partition), method)
     method = settled(method, len(partition), simulated=True)
@@ -72,12 +79,12 @@ def assemble(experiment: Experiment) -> SimulationParts:
     return SimulationParts(experiment, method, task, slots, fleet, make_faults(experiment, len(fleet)))
 
 
-def assemble_server(experiment: Experiment, devices: int) -> Parts:
+def assemble_server(experiment: Experiment, devices: int, say: Callable[[str], None] | None = None) -> Parts:
     """Builds the parts of a server for ``devices`` real devices; its task has test samples only."""
     method = make_method(experiment)
     slots = slots_for(experiment, devices, method)
     method = settled(method, devices, simulated=False)
-    task = make_server_task(experiment)
+    task = make_server_task(experiment, say)
     check_fit(method, task)
     return Parts(experiment, method, task, slots)
 
@@ -143,31 +150,55 @@ def check_fit(method: Method, task: Task) -> None:
         pass  # raises for layers it cannot handle
 
 
-def make_method(experiment: Experiment) -> Method:
-    """The method with its own keys checked."""
-    name = experiment.method.name
-    try:
-        cls = methods.find(name)
-    except KeyError:
-        raise unknown("method.name", name, [*methods.NAMES, "my_module:MyMethod"]) from None
-    except (ImportError, AttributeError, TypeError) as error:
-        raise UserError(f"method.name = {name!r}: cannot be used: {error}") from None
-    return cls(validated(cls.Parameters, experiment.method.parameters, "method"))
-
-
 def settled(method: Method, devices: int, simulated: bool) -> Method:
     """The method with parameters that suit its fleet; see `Parameters.settled`."""
     parameters = method.parameters.settled(devices, simulated)
     return method if parameters is method.parameters else type(method)(parameters)
 
 
-def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
-    """The data set, cut to its limits, and the partition."""
+def with_given(experiment: Experiment, given: Any) -> tuple[Experiment, Dataset | None]:
+    """The data handed in, if any, as a data set, and the experiment with a name for them that has their fingerprint."""
+    section = experiment.data
+    if given is None:
+        return experiment, None
+    if not is_given(section.dataset) and "dataset" in section.model_fields_set:
+        raise UserError(f"data.dataset = {section.dataset!r}: data are handed in, too; accepted: given, or no data")
+    dataset = dataset_from(given, hub_options(section), lambda reason: UserError(f"data: cannot be used: {reason}"))
+    name = given_name(dataset)
+    if section.dataset.startswith(f"{GIVEN}:") and section.dataset != name:
+        raise UserError(f"data: {name}, but the run has {section.dataset}; accepted: the data that it began with")
+    named = section.model_copy(update={"dataset": name})
+    return experiment.model_copy(update={"data": named}), dataset
+
+
+def hub_options(section: DataSection) -> data.HubOptions:
+    """The keys that say what is what in a table."""
+    return data.HubOptions(**{key: getattr(section, key) for key in HUB_KEYS})
+
+
+def load_data(experiment: Experiment, test_only: bool = False) -> Dataset:
+    """All samples of the experiment's data set. ``test_only``: its training samples may be missing."""
+    section = experiment.data
+    name, options = section.dataset, hub_options(section)
+    devices = None if section.devices == "auto" else section.devices
+    if is_given(name):
+        raise UserError(f"data.dataset = {name!r}: handed in from Python; accepted: simulate or resume with data=...")
+    if is_function(name):
+        dataset = read_test(name, options) if test_only else read(name, devices, section.partition, options)
+    else:
+        root = Path(section.root).expanduser() if section.root else None
+        dataset = data.load(name, root=root, labels=section.labels, seed=experiment.seed, devices=devices, hub=options)
+    if not len(dataset.train) and not test_only:
+        raise UserError(f"data.dataset = {name!r}: has test samples only; accepted: on a server (`cabafl deploy`)")
+    return dataset
+
+
+def make_data(experiment: Experiment, dataset: Dataset | None = None) -> tuple[Dataset, Partition]:
+    """The data set, cut to its limits, and the partition. ``dataset``: those samples instead of the experiment's."""
     section, seed = experiment.data, experiment.seed
     devices = None if section.devices == "auto" else section.devices
-    root = Path(section.root).expanduser() if section.root else None
-    hub = data.HubOptions(**{key: getattr(section, key) for key in HUB_KEYS})
-    dataset = data.load(section.dataset, root=root, labels=section.labels, seed=seed, devices=devices, hub=hub)
+    if dataset is None:
+        dataset = load_data(experiment)
 
     def split(train: Split, devices: int | None, min_samples: int) -> Partition:
         return make_partition(
@@ -229,6 +260,9 @@ def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) ->
     """The network with its data, on the processor of the experiment."""
     processor = experiment.run.device
     check_processor(processor)
+    if not dataset.classes:
+        name = experiment.data.dataset
+        raise UserError(f"data.dataset = {name!r}: its targets are numbers; accepted: classes, as integers or text")
     return TaskSpec.of(experiment, dataset).build(dataset, partition, processor)
 
 
@@ -238,9 +272,15 @@ def check_processor(name: str) -> None:
         raise UserError(f"run.device = {name!r}: torch finds no such GPU; accepted here: cpu")
 
 
-def make_server_task(experiment: Experiment) -> Task:
-    """Network and test samples; the training samples are on the devices."""
-    dataset, _ = make_data(experiment)
+def make_server_task(experiment: Experiment, say: Callable[[str], None] | None = None) -> Task:
+    """Network and test samples; the training samples are on the devices. ``say`` is told if it has no others."""
+    dataset = load_data(experiment, test_only=True)
+    if len(dataset.train):
+        dataset, _ = make_data(experiment, dataset)
+    else:
+        dataset = _limit_test(dataset, experiment.data.test_limit, experiment.seed)
+        if say is not None:
+            say(f"{experiment.data.dataset}: {len(dataset.test)} test samples; the devices bring their own to train on")
     nothing = dataset.train.select(torch.zeros(0, dtype=torch.int64))
     nobody = Partition(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
     return make_task(experiment, dataset.with_train(nothing), nobody)

@@ -10,13 +10,16 @@ themselves; everything else is a list that starts with its kind::
 """
 
 import dataclasses
+import sys
 from array import array
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
+
+if TYPE_CHECKING:
+    import torch  # not loaded for commands that need none
 
 Arrays = dict[str, npt.NDArray[Any]]
 Array = TypeVar("Array", bound=npt.NDArray[Any])
@@ -66,7 +69,7 @@ class Encoder:
             return value
         if isinstance(value, np.ndarray):
             return ["array" if value.flags.writeable else "frozen", self._name(value, value)]
-        if isinstance(value, torch.Tensor):
+        if _is_tensor(value):
             return ["tensor", self._name(value, value.numpy())]
         if kind in (list, tuple):  # not subclasses: a NamedTuple would come back as a tuple
             return [kind.__name__, *map(self.encode, value)]
@@ -117,6 +120,8 @@ class Decoder:
         if kind == "floats":
             return array("d", self._arrays[rest[0]].tobytes())
         if kind == "tensor":
+            import torch
+
             return self._tensors.setdefault(rest[0], torch.from_numpy(self._arrays[rest[0]]).clone())
         if kind in ("list", "tuple"):
             return (list if kind == "list" else tuple)(map(self.decode, rest))
@@ -133,6 +138,12 @@ class Decoder:
             moved = [known for known in self._classes if known.startswith(PACKAGE)]
             name = next((known for known in moved if known.split(":")[1] == name.partition(":")[2]), name)
         return self._classes[name]
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether it is a torch tensor; there is none unless torch is loaded."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def name_of(cls: type) -> str:

@@ -1,6 +1,6 @@
-"""Turns a failed validation into one line that names the key, the value given and what is accepted."""
+"""Turns a failed validation into one line that names the keys, the values given and what is accepted."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -10,16 +10,18 @@ from pydantic_core import ErrorDetails
 from cabafl.errors import UserError
 
 M = TypeVar("M", bound=BaseModel)
+MOST_MISTAKES = 20  # on one line
 
 
-def validated(model: type[M], values: Mapping[str, Any], section: str = "") -> M:
-    """Returns ``model(**values)``; raises `UserError` about the first invalid key, with ``section`` as its prefix."""
+def validated(model: type[M], values: Mapping[str, Any], section: str = "", owner: str = "") -> M:
+    """Returns ``model(**values)``; raises `UserError` about every invalid key, with ``section`` as its prefix.
+
+    ``owner`` is who accepts the keys, such as a method; by default they are those of the table.
+    """
     try:
         return model(**values)
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-        raise UserError(_explain(model, details[0], section) + more) from None
+        raise UserError(_explained(model, error.errors(include_url=False), section, owner)) from None
 
 
 def unknown(what: str, value: str, accepted: Iterable[str]) -> UserError:
@@ -29,21 +31,50 @@ def unknown(what: str, value: str, accepted: Iterable[str]) -> UserError:
 
 
 def nearest(value: str, names: Iterable[str]) -> str:
-    """Returns ``, did you mean 'x'?`` with the closest of ``names``, or an empty string if none is similar."""
-    close = get_close_matches(value, list(names), n=1, cutoff=0.5)
-    return f", did you mean {close[0]!r}?" if close else ""
+    """Returns ``, did you mean 'x'?`` with the closest of ``names``, or an empty string if none is similar. Capitals,
+    hyphens and the like do not count."""
+    forms = {_plain(name): name for name in names}
+    close = get_close_matches(_plain(value), list(forms), n=1, cutoff=0.5)
+    return f", did you mean {forms[close[0]]!r}?" if close else ""
 
 
-def _explain(model: type[BaseModel], error: ErrorDetails, section: str) -> str:
+def _plain(name: str) -> str:
+    return "".join(sign for sign in name.lower() if sign.isalnum()) or name
+
+
+def _explained(model: type[BaseModel], errors: Sequence[ErrorDetails], section: str, owner: str) -> str:
+    """All mistakes on one line; what a table accepts is listed once, after its unknown keys."""
+    texts: list[str] = []
+    strange: dict[tuple[str, ...], list[ErrorDetails]] = {}
+    for error in errors[:MOST_MISTAKES]:
+        if error["type"] == "extra_forbidden":
+            strange.setdefault(tuple(str(part) for part in error["loc"][:-1]), []).append(error)
+        else:
+            texts.append(_explain(error, section))
+    for path, found in strange.items():
+        texts += [_unknown_key(model, error, section) for error in found]
+        table = ".".join([section, *path] if section else path)
+        home = f"by {owner}" if owner else f"in [{table}]" if table else "here"
+        texts.append(f"accepted {home}: {', '.join(_fields(model, path))}")
+    more = len(errors) - MOST_MISTAKES
+    return "; ".join(texts) + (f"; and {more} more mistakes" if more > 0 else "")
+
+
+def _unknown_key(model: type[BaseModel], error: ErrorDetails, section: str) -> str:
     path = [str(part) for part in error["loc"]]
-    key = ".".join([section, *path] if section else path)
-    value = error["input"]
-    if error["type"] == "extra_forbidden":
-        names = _fields(model, path[:-1])
-        return f"{key} = {value!r}: unknown key{nearest(path[-1], names)}; accepted here: {', '.join(names)}"
+    name = path[-1]
+    hint = nearest(name, _fields(model, path[:-1]))
+    homes = [] if isinstance(error["input"], dict) else [key for key in _keys(model) if key.rpartition(".")[2] == name]
+    if homes:  # the key of another table, or without its table
+        hint = f", did you mean {' or '.join(map(repr, homes))}?"
+    return f"{_key(error, section)} = {error['input']!r}: unknown key{hint}"
+
+
+def _explain(error: ErrorDetails, section: str) -> str:
+    key, value = _key(error, section), error["input"]
     if error["type"] == "value_error":
         text = str(error["ctx"]["error"])
-        names_its_keys = not path or text.startswith((f"{key}.", f"{key}:"))  # a rule about several keys of a section
+        names_its_keys = not error["loc"] or text.startswith((f"{key}.", f"{key}:"))  # about several keys of a section
         return text if names_its_keys else f"{key} = {value!r}: {text}"
     if error["type"] == "literal_error":
         expected = [name.strip("'") for name in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
@@ -51,13 +82,32 @@ def _explain(model: type[BaseModel], error: ErrorDetails, section: str) -> str:
     return f"{key} = {value!r}: {_lower(error['msg'])}"
 
 
-def _fields(model: type[BaseModel], path: list[str]) -> list[str]:
+def _key(error: ErrorDetails, section: str) -> str:
+    path = [str(part) for part in error["loc"]]
+    return ".".join([section, *path] if section else path)
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of all tables of a model; none for a model without tables."""
+    for name in model.model_fields:
+        inner = _table(model, name)
+        if inner is not None:
+            yield from (f"{prefix}{name}.{key}" for key in _fields(inner, ()) if _table(inner, key) is None)
+            yield from _keys(inner, f"{prefix}{name}.")
+
+
+def _fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     for part in path:
-        inner = model.model_fields[part].annotation if part in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        inner = _table(model, part)
+        if inner is None:
             return []
         model = inner
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _table(model: type[BaseModel], name: str) -> type[BaseModel] | None:
+    inner = model.model_fields[name].annotation if name in model.model_fields else None
+    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
 
 
 def _lower(text: str) -> str:

@@ -1,6 +1,7 @@
 """Types of settings that accept more than one kind of value; a wrong value is an error that says what is accepted."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -9,11 +10,21 @@ from pydantic import BeforeValidator, Field
 from cabafl.power import BOARDS, BoardName
 from cabafl.tiers import CONFIGS, TIERS
 
+MOST_DEVICES = 10_000_000
+
 
 def _auto_or_count(value: Any) -> Any:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_DEVICES):
         return value
-    raise ValueError("accepted: 'auto' or a whole number from 1")
+    raise ValueError(f"accepted: 'auto' or a whole number from 1 to {MOST_DEVICES:,}")
+
+
+def _processor(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"cpu|cuda(:\d+)?", value):
+        return value
+    word = str(value).lower()
+    hint = "cuda" if word.startswith(("cuda", "gpu", "nvidia")) else "cpu" if word.startswith("cpu") else ""
+    raise ValueError(f"unknown{hint and f', did you mean {hint!r}?'}; accepted: cpu, cuda, cuda:N with N from 0")
 
 
 def _auto_or_workers(value: Any) -> Any:
@@ -69,6 +80,7 @@ TierCounts = Annotated[str | dict[str, int], BeforeValidator(_counts_or_config)]
 TierPower = Annotated[dict[str, BoardName], BeforeValidator(_board_by_tier)]
 TierWatts = Annotated[dict[str, float], BeforeValidator(_watts_by_tier)]
 Watts = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+Processor = Annotated[str, BeforeValidator(_processor)]
 Width = Annotated[float, Field(gt=0, le=8)]
 AutoPositive = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_positive)]
 AutoShare = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_share)]

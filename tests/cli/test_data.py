@@ -35,7 +35,8 @@ def test_data_list_says_what_is_there(tmp_path: Path, monkeypatch: pytest.Monkey
     rows = {words[0]: words for line in screen.getvalue().splitlines() if (words := line.replace("│", " ").split())}
     assert rows["femnist"][-5:] == ["cabafl", "data", "fetch", "femnist", "yes"]
     assert rows["shakespeare"][-5:] == ["cabafl", "data", "fetch", "shakespeare", "no"]
-    assert rows["synthetic"][-1] == "-"
+    assert rows["mnist5k"][-1] == rows["synthetic"][-1] == "yes"
+    assert rows["npz"][-1] == "-"
     assert "hf:NAME" in rows
 
 

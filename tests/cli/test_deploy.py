@@ -1,6 +1,8 @@
 """What an operator sees of `cabafl deploy status | stop | export | set`: answers and one-line errors."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -177,3 +179,29 @@ def test_stop_waits_for_the_end(fleet: FleetFolder) -> None:
 @pytest.mark.usefixtures("server")
 def test_stop_without_waiting(fleet: FleetFolder) -> None:
     assert run("stop", fleet.path, "--no-wait").strip() == "{'at_once': False}"
+
+
+def test_status_needs_no_extra_and_loads_no_large_package(fleet: FleetFolder) -> None:
+    (fleet.state / STATUS).write_text(json.dumps(FOUND))
+    done = without_the_extra("deploy", "status", str(fleet.path))
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    assert "running" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["server", "x"], ["device", "x"], ["local"], ["compare"], ["init", "x"]])
+def test_without_the_extra_a_line_says_what_to_install(words: list[str]) -> None:
+    done = without_the_extra("deploy", *words)
+    line, _ = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert line.startswith("error: ")
+    assert line.endswith("pip install 'cabafl[deploy]'")
+
+
+def without_the_extra(*words: str) -> "subprocess.CompletedProcess[str]":
+    program = (
+        "import sys\nfor name in ('cryptography', 'paho'): sys.modules[name] = None\n"
+        f"sys.argv = ['cabafl', *{words!r}]\nfrom cabafl.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        "    print([name for name in ('torch', 'pandas', 'matplotlib') if name in sys.modules], file=sys.stderr)\n"
+    )
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)

@@ -5,8 +5,13 @@ import json
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from cabafl.cli.run import new_folder
+from cabafl.config import Experiment
 from tests.cli.program import CABAFL, QUICK, cabafl
 
 
@@ -77,3 +82,24 @@ def test_shakespeare_roles_with_the_lstm(tmp_path: Path) -> None:
     limits = ["data.train_limit=200", "data.test_limit=20", "run.max_dispatches=2", "training.epochs=1"]
     done = cabafl("run", *settings, *limits, "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        folders = [each.result() for each in [threads.submit(new_folder, Experiment()) for _ in range(40)]]
+    assert len(set(folders)) == 40
+    assert all(folder.is_dir() for folder in folders)
+
+
+def test_a_run_that_cannot_start_leaves_no_folder(tmp_path: Path) -> None:
+    done = cabafl("run", *QUICK, "model.name=resnet18", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_file_in_the_way_of_the_run_folders(tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    done = cabafl("run", *QUICK, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "cannot be made: Not a directory; accepted: --out DIR" in done.stderr

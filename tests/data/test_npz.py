@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from cabafl.assembly import make_data, make_server_task
+from cabafl.config import load_experiment
 from cabafl.data import load
 from cabafl.errors import UserError
 
@@ -90,6 +92,67 @@ def test_labels_and_users_become_dense(tmp_path: Path) -> None:
     assert data.test.users.tolist() == [4, 0, 2, 3]
 
 
+def test_text_labels_become_classes_with_names(tmp_path: Path) -> None:
+    words = np.array(["sit", "walk", "run", "sit"])
+    data = load("npz", root=save(tmp_path, arrays(y_train=np.tile(words, 2), y_test=words.astype("S4"))))
+    assert (data.classes, data.class_names) == (3, ("run", "sit", "walk"))
+    assert data.test.y.tolist() == [1, 2, 0, 1]
+
+
+def test_labels_that_are_not_their_own_numbers_keep_them_as_names(tmp_path: Path) -> None:
+    content = arrays(y_train=np.array([-5, 7] * 4), y_test=np.array([7, 7, -5, 7]))
+    assert load("npz", root=save(tmp_path, content)).class_names == ("-5", "7")
+    assert load("npz", root=save(tmp_path, arrays())).class_names == ()
+
+
+@pytest.mark.parametrize("y", [np.array([2, 0, 0, 2]), np.array(["c", "a", "a", "c"])])
+def test_given_class_names_fix_the_classes_and_their_order(tmp_path: Path, y: Any) -> None:
+    names = np.array(["a", "z", "c"])
+    content = arrays(y_train=np.tile(y, 2), y_test=y, class_names=names)
+    data = load("npz", root=save(tmp_path, content))
+    assert (data.classes, data.class_names, data.test.y.tolist()) == (3, ("a", "z", "c"), [2, 0, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("y", "stored"),
+    [
+        (np.linspace(0, 1, 4), (4,)),
+        (np.linspace(0, 1, 4)[:, None], (4,)),
+        (np.ones((4, 3)), (4, 3)),
+        (np.eye(4, dtype=int), (4, 4)),
+        (np.eye(4, dtype=bool), (4, 4)),
+    ],
+)
+def test_numbers_to_predict_stay_numbers(tmp_path: Path, y: Any, stored: tuple[int, ...]) -> None:
+    data = load("npz", root=save(tmp_path, arrays(y_train=np.concatenate([y, y]), y_test=y)))
+    assert (data.classes, data.class_names, data.test.labelled) == (0, (), False)
+    assert (tuple(data.test.y.shape), data.test.y.dtype) == (stored, torch.float32)
+    assert np.allclose(data.train.y[:4].numpy(), y.reshape(stored))
+
+
+def test_normalisation_in_the_file_counts(tmp_path: Path) -> None:
+    mean, deviation = np.arange(5.0), np.arange(1, 6)
+    for shape in ((5,), (7, 5)):
+        content = arrays(shape, mean=mean, deviation=deviation, feature_names=np.array(list("abcde")))
+        data = load("npz", root=save(tmp_path, content))
+        assert np.allclose(data.inputs(data.test.x).numpy(), (content["x_test"] - mean) / deviation, atol=1e-4)
+        assert data.feature_names == tuple("abcde")
+    data = load("npz", root=save(tmp_path, arrays((6, 6), np.uint8, mean=np.array([0.5]), deviation=np.array([2]))))
+    assert (data.mean, data.deviation) == ((0.5,), (2.0,))
+
+
+def test_test_samples_alone_are_for_a_server(tmp_path: Path) -> None:
+    path = save(tmp_path, arrays((6, 6), np.uint8, x_train=None, y_train=None))
+    data = load("npz", root=path)
+    assert (len(data.train), len(data.test), data.classes, data.input_shape) == (0, 4, 4, (1, 6, 6))
+    settings = ["data.dataset=npz", f"data.root={path}", "model.name=mlp"]
+    said: list[str] = []
+    task = make_server_task(load_experiment(None, settings), said.append)
+    assert (len(task.dataset.test), said) == (4, ["npz: 4 test samples; the devices bring their own to train on"])
+    with pytest.raises(UserError, match=r"^data\.dataset = 'npz': has test samples only; accepted: on a server"):
+        make_data(load_experiment(None, settings))
+
+
 def test_without_users(tmp_path: Path) -> None:
     assert load("npz", root=save(tmp_path, arrays())).train.users is None
 
@@ -97,9 +160,9 @@ def test_without_users(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("replaced", "reason"),
     [
-        ({"y_train": None}, "missing y_train; found: x_train, x_test, y_test"),
-        ({"y_train": np.arange(7)}, r"y_train has shape \(7,\); \(8,\) expected"),
-        ({"y_test": np.arange(4.0)}, "y_test is float64; integer"),
+        ({"y_train": None}, "missing y_train; found: x_test, y_test, x_train"),
+        ({"y_train": np.arange(7)}, r"y_train has shape \(7,\); \(8,\) or \(8, targets\) expected"),
+        ({"y_test": np.arange(4.0)}, "y_train is int64 .* but y_test is float64"),
         ({"y_test": np.array([0, 1, 2, 9])}, r"y_test\[3\] is 9, a label missing from y_train"),
         ({"x_train": np.full((8, 5), np.nan, np.float32)}, r"x_train\[0, 0\] is nan"),
         ({"x_test": np.full((4, 5), np.inf, np.float32)}, r"x_test\[0, 0\] is inf"),
@@ -109,6 +172,18 @@ def test_without_users(tmp_path: Path) -> None:
         ({"x_train": np.zeros((8, 4, 4), np.int64), "x_test": np.zeros((4, 4, 4), np.int64)}, "accepted: uint8"),
         ({"x_train": np.zeros((8, 2), "U3"), "x_test": np.zeros((4, 2), "U3")}, "accepted: uint8 images"),
         ({"x_train": np.array([[object()]] * 8)}, "not a .npz file of plain arrays"),
+        ({"y_train": np.zeros((8, 2)), "y_test": np.zeros((4, 3))}, "y_train is float64 of shape .* but y_test is"),
+        ({"y_train": np.full(8, np.nan), "y_test": np.zeros(4)}, r"y_train\[0\] is nan"),
+        ({"y_train": np.zeros((8, 2, 2)), "y_test": np.zeros((4, 2, 2))}, "y_train has shape"),
+        (
+            {"y_train": np.zeros(8, complex), "y_test": np.zeros(4, complex)},
+            "y_train is complex128 .*; accepted: integers",
+        ),
+        ({"class_names": np.array(["a", "a"])}, "class_names has no name, or one twice"),
+        ({"class_names": np.array(["a", "b"])}, r"y_train\[2\] is 2, a label missing .* \(known: 0, 1\)"),
+        ({"mean": np.zeros(5)}, "deviation is missing; accepted: mean and deviation with 5 finite numbers each"),
+        ({"mean": np.zeros(4), "deviation": np.ones(5)}, r"mean is float64 of shape \(4,\); accepted"),
+        ({"mean": np.zeros(5), "deviation": np.zeros(5)}, "deviation has 0.0; accepted: numbers above 0"),
         ({"user_train": np.arange(3)}, "user_train has shape"),
         ({"user_train": np.arange(8.0)}, "user_train is float64; integers or strings"),
         ({"x_train": np.full((8, 5), 1e300), "x_test": np.zeros((4, 5))}, r"x_train\[0, 0\] is inf"),

@@ -45,7 +45,7 @@ def test_all_terms_are_read(tmp_path: Path) -> None:
         ("partition_id = 1", "partition_id = 1: unknown key, did you mean 'partition-id'?; accepted here: server, id,"),
         ('data = "readings"', "data = 'readings': not the name of a function; accepted: package.module:function"),
         ("[term]", "term = {}: unknown key, did you mean 'terms'?"),
-        ("[terms]\nlabel = true", "terms.label = True: unknown key, did you mean 'labels'?; accepted here: labels, fe"),
+        ("[terms]\nlabel = true", "terms.label = True: unknown key, did you mean 'labels'?; accepted in [terms]"),
         ('[terms]\ndp = "yes"', "terms.dp = 'yes': input should be a valid boolean"),
         ("[terms]\nfeature_noise = nan", "terms.feature_noise = nan: input should be a finite number"),
         (

@@ -75,11 +75,11 @@ def test_a_device_needs_a_part_of_what_the_package_requires(fleet: FleetFolder) 
     assert [line for line in lines if not line.startswith("#")] == device_requirements()
     assert [re.split(r"[<>=]", line)[0] for line in device_requirements()] == list(DEVICE_NEEDS)
     required = {re.split(r"[ <>=;\[]", line)[0] for line in distribution("cabafl").requires or ()}
-    assert {"pandas", "matplotlib", "mlxtend", "pillow"} <= required - set(DEVICE_NEEDS)
+    assert {"pandas", "matplotlib", "pillow"} <= required - set(DEVICE_NEEDS)
 
 
 def test_a_device_imports_nothing_else() -> None:
-    unwanted = ["matplotlib", "pandas", "mlxtend", "PIL", "safetensors", "sklearn", "scipy", "ray", "opacus"]
+    unwanted = ["matplotlib", "pandas", "PIL", "safetensors", "sklearn", "scipy", "ray", "opacus"]
     program = (
         f"import sys\nfor name in {unwanted!r}: sys.modules[name] = None\n"
         "import cabafl.cli.main, cabafl.deployment.device.participant, cabafl.deployment.folder.certificates\n"

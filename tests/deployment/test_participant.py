@@ -223,9 +223,9 @@ def test_dp_accounts_for_the_steps_that_were_taken(tmp_path: Path, caplog: pytes
 def test_samples_are_loaded_again_only_for_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[int] = []
 
-    def counted(experiment: Experiment) -> tuple[Dataset, Partition]:
+    def counted(experiment: Experiment, dataset: Dataset | None = None) -> tuple[Dataset, Partition]:
         loads.append(experiment.seed)
-        return make_data(experiment)
+        return make_data(experiment, dataset)
 
     monkeypatch.setattr(module, "make_data", counted)
     device, greeting = joined(tmp_path)
@@ -280,45 +280,8 @@ def test_texts_that_are_not_greetings(text: str, complaint: str) -> None:
         Greeting.read(text)
 
 
-def own_samples() -> tuple[Any, Any]:
-    return np.zeros((4, 1, 28, 28), dtype=np.uint8), np.array([0, 1, 2, 9])
-
-
 def forty_samples() -> tuple[Any, Any]:
     return torch.zeros((40, 1, 28, 28), dtype=torch.uint8), torch.arange(40) % 10
-
-
-def wrong_shape() -> tuple[Any, Any]:
-    return np.zeros((4, 28, 28), dtype=np.uint8), np.array([0, 1, 2, 9])
-
-
-def wrong_labels() -> tuple[Any, Any]:
-    return np.zeros((1, 1, 28, 28), dtype=np.uint8), np.array([10])
-
-
-def no_file() -> tuple[Any, Any]:
-    raise FileNotFoundError("no such readings")
-
-
-def test_a_loader_of_the_user(tmp_path: Path) -> None:
-    device, greeting = joined(tmp_path, data=f"{__name__}:own_samples", terms=Terms(labels=True))
-    assert device.join(greeting) == 4
-    row = device.features(question(zeros(greeting), "labels")).features
-    assert row.tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("name", "complaint"),
-    [
-        ("wrong_shape", r"returns shapes \(4, 28, 28\) and \(4,\); accepted: n x \(1, 28, 28\) and n labels"),
-        ("wrong_labels", "labels from 10 to 10; accepted: 0 to 9"),
-        ("no_file", "cannot be used: no such readings"),
-        ("missing", "cannot be used: module"),
-    ],
-)
-def test_a_loader_with_wrong_samples_is_refused(tmp_path: Path, name: str, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
-        joined(tmp_path, data=f"{__name__}:{name}")
 
 
 def test_a_partition_id_out_of_range_is_refused(tmp_path: Path) -> None:

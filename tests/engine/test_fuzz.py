@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.config import load_experiment
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules

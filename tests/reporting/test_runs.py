@@ -66,6 +66,15 @@ def test_variants_are_labelled_with_the_folder_names_of_a_comparison(tmp_path: P
     assert labels(tmp_path) == ["cabafl", "conf3"]
 
 
+def test_variants_are_sorted_by_their_numbers(tmp_path: Path) -> None:
+    for folder, k in zip("abcd", (20, 5, 100, 10), strict=True):
+        write_run(tmp_path / folder, "cabafl", settings=f"k = {k}")
+    assert labels(tmp_path) == [f"cabafl (k = {k})" for k in (5, 10, 20, 100)]
+    for beta in ("1.0", "0.5", "0.05", "0.1"):
+        write_run(tmp_path / "more" / f"beta{beta}-seed1", "fedavg", settings=f"[data]\nbeta = {beta}")
+    assert labels(tmp_path / "more") == [f"fedavg (beta = {beta})" for beta in ("0.05", "0.1", "0.5", "1.0")]
+
+
 def test_given_labels_are_used(tmp_path: Path) -> None:
     one, two = write_run(tmp_path / "a"), write_run(tmp_path / "b")
     runs = load_runs([one, two], {one: "first", two: "second"})

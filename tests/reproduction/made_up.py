@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.config import Experiment
 from cabafl.paper.definitions import ArtefactLayout, artefacts, layout
 from cabafl.reproduction.plan import folder_name

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from cabafl.assembly import SimulationParts, make_method
+from cabafl.assembly import SimulationParts
 from cabafl.bench import NEVER, bare
 from cabafl.bench.report import BenchSection, BenchTable, Check
 from cabafl.bench.startup import start_up
 from cabafl.bench.timing import Spread, in_turns, ratio, seconds
 from cabafl.bench.workload import even_parts, images
+from cabafl.checked import make_method
 from cabafl.execution.base import Executor, FeatureJob, TrainJob
 from cabafl.execution.choice import worker_count
 from cabafl.execution.pool import ProcessExecutor

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from cabafl.assembly import SimulationParts, make_faults, make_fleet, make_method, make_task
+from cabafl.assembly import SimulationParts, make_faults, make_fleet, make_task
+from cabafl.checked import make_method
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.dataset import Dataset, Partition, Split
 from cabafl.rng import rng

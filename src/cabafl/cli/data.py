@@ -9,7 +9,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from cabafl.cli.arguments import Settings
-from cabafl.cli.console import console
+from cabafl.cli.console import console, print_table
+from cabafl.cli.lists import NARROW_LISTS
 
 app = typer.Typer(help="List and download data sets, and draw how they are split.", no_args_is_help=True)
 
@@ -17,17 +18,17 @@ app = typer.Typer(help="List and download data sets, and draw how they are split
 @app.command("list")
 def list_() -> None:
     """List the data sets: how to get them, and which are there."""
-    from cabafl.data.catalogue import DESCRIPTIONS, HUB, data_home, is_present
+    from cabafl.data.catalogue import BUILT_IN, DESCRIPTIONS, HUB, data_home, is_present
 
     table = Table()
     for heading in ("data set", "description", "classes", "users", "how to get it", "there"):
         table.add_column(heading, overflow="fold", no_wrap=heading == "data set")
     for name, info in [*DESCRIPTIONS.items(), ("hf:NAME", HUB)]:
         get = f"cabafl data fetch {name}" if info.fetchable else info.get
-        there = ("yes" if is_present(name) else "no") if info.fetchable else "-"
+        there = ("yes" if is_present(name) else "no") if info.fetchable else "yes" if name in BUILT_IN else "-"
         table.add_row(name, info.what, str(info.classes or "-"), "yes" if info.users else "no", get, there)
-    console.print(table)
-    console.print(f"there: in the folder of that name in {data_home()}", soft_wrap=True)
+    print_table(table, NARROW_LISTS, console)
+    console.print(f"there: built in, or fetched to the folder of that name in {data_home()}", soft_wrap=True)
 
 
 @app.command()

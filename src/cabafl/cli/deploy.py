@@ -9,9 +9,9 @@ import typer
 
 from cabafl.cli import deploy_compare, deploy_init, deploy_operate
 from cabafl.cli.arguments import ExperimentFile, Quiet, Settings
-from cabafl.cli.console import console
+from cabafl.cli.console import console, print_table
 from cabafl.cli.deploy_output import LogForm, make_log, outputs, require_deploy
-from cabafl.cli.run import new_folder, read_experiment, stoppable, summary_table
+from cabafl.cli.run import read_experiment, run_folder, stoppable, summary_table
 from cabafl.errors import UserError
 
 app = typer.Typer(no_args_is_help=True)
@@ -99,9 +99,9 @@ def local(
     experiment = read_experiment(file, settings)
     from cabafl.deployment.testbed.testbed import Testbed, with_defaults
 
-    bed = Testbed((out or new_folder(experiment)).resolve(), devices, time_scale)
     experiment = with_defaults(experiment, devices)
     with ExitStack() as stack:
+        bed = Testbed(stack.enter_context(run_folder(experiment, out)).resolve(), devices, time_scale)
         stack.enter_context(stoppable(bed.path, f"the same command and --out {bed.path}"))
         listener, writer = outputs(stack, experiment, log, quiet)
         summary = bed.serve(experiment, listener, writer)
@@ -121,5 +121,5 @@ def _show(summary: dict[str, Any] | None, path: Path, quiet: bool) -> None:
     if summary is None:
         console.print(f"{path}: this run is already complete.", soft_wrap=True)
         return
-    console.print(summary_table(summary))
+    print_table(summary_table(summary))
     console.print(f"Learning curve: {path}/curve.png; report: cabafl report {path}", soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from cabafl.cli.console import console
+from cabafl.cli.console import console, print_table
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ Folder = Annotated[
     typer.Argument(metavar="DIR", help="Fleet folder on the server, or the folder of `deploy local` or `compare`."),
 ]
 STOP_TIMEOUT = 3600.0  # seconds
+NARROW_STATUS = 90  # columns that the table of devices needs
 
 
 def status(
@@ -148,4 +149,4 @@ def _show_status(found: dict[str, Any]) -> None:
             str(line["faults"]),
             str(line["clipped"]),
         )
-    console.print(table)
+    print_table(table, NARROW_STATUS)

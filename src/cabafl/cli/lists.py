@@ -2,7 +2,9 @@
 
 from rich.table import Table
 
-from cabafl.cli.console import console
+from cabafl.cli.console import console, print_table
+
+NARROW_LISTS = 110  # columns below which long texts are better read row by row
 
 
 def methods() -> None:
@@ -18,7 +20,7 @@ def methods() -> None:
         fields = cls.Parameters.model_fields.items()
         defaults = (f"{key} = {'none' if f.default is None else toml_value(f.default)}" for key, f in fields)
         table.add_row(name, cls.kind, cls.paper, ", ".join(defaults))
-    console.print(table)
+    print_table(table, NARROW_LISTS)
 
 
 def models() -> None:
@@ -30,7 +32,7 @@ def models() -> None:
         table.add_column(heading, overflow="fold")
     for name, network in NETWORKS.items():
         table.add_row(name, network.takes, network.about, network.feature)
-    console.print(table)
+    print_table(table, NARROW_LISTS)
     console.print(
         "For your own network, set model.name=package.module:Class; it is called as Class(input_shape, classes)."
     )

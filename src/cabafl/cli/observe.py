@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from cabafl.cli.arguments import ExperimentFile, Settings
-from cabafl.cli.console import console
+from cabafl.cli.console import console, print_table
 from cabafl.errors import UserError
 
 
@@ -40,6 +40,6 @@ def observe(
         unions = " ".join(f"{value:.4f}" for value in split.unions.mean(axis=0))
         balanced, others = split.parts[:, 0].mean(), split.parts[:, 1:].mean()
         table.add_row(split.name, f"{balanced:.4f}", f"{others:.4f}", unions)
-    console.print(table)
+    print_table(table)
     draw_observations(splits, name, out)
     console.print(f"Figure: {out}", soft_wrap=True)

@@ -22,7 +22,7 @@ class Progress:
         self._dispatches = self._uploads = self._versions = 0
         self._accuracy = "-"
         self._started = self._shown = time.perf_counter()
-        self._tenth = 0
+        self._tenth = -1  # the first line comes with the first evaluation, at time 0
         self._bar = bars.Progress(
             bars.TextColumn("{task.description}"),
             bars.BarColumn(),

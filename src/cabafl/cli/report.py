@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cabafl.cli.arguments import Quiet, Targets
-from cabafl.cli.console import console, print_notice
+from cabafl.cli.console import console, print_notice, print_table
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
@@ -85,5 +85,5 @@ def _print(written: "ReportPaths", left_out: Sequence[str], quiet: bool) -> None
     if quiet:
         return
     for table in written.tables:
-        console.print(terminal(table))
+        print_table(terminal(table))
     console.print(f"Report: {written.html}", soft_wrap=True)

@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from cabafl.cli.arguments import Quiet
-from cabafl.cli.console import console, print_notice
+from cabafl.cli.console import console, print_notice, print_table
 from cabafl.cli.grid import GridProgress, Jobs, parse_jobs
 from cabafl.errors import UserError
 
@@ -99,7 +99,7 @@ def _artefacts(names: Sequence[str]) -> "list[Artefact]":
 
 
 def _methods(names: str) -> list[str]:
-    from cabafl.assembly import make_method
+    from cabafl.checked import make_method
     from cabafl.comparison.variants import method_variants
     from cabafl.config import Experiment, MethodSection
 
@@ -213,7 +213,7 @@ def _show(result: "ArtefactResult") -> None:
             text = Text.assemble(f"{where}: {claim}: ", (word, "bold"), f". Ours: {ours}. The paper: {paper}.")
             console.print(text, soft_wrap=True)
     else:
-        console.print(_terminal(result.table))
+        print_table(_terminal(result.table))
     for line in result.notes:
         console.print(f"* {line}", soft_wrap=True)
     console.print()
@@ -262,6 +262,6 @@ def _list() -> None:
         table.add_row(artefact.name, f"{artefact.number}: {artefact.title}", *texts)
     totals = [f"{len(runs)}: {in_words(sum(runs.values()))}" for runs in everything.values()]
     table.add_row("all", "everything; runs that several need are made once", *totals)
-    console.print(table)
+    print_table(table)
     for scale in SCALES:
         console.print(f"{scale}: {next(s.about for name, s in settings().scale.items() if name == scale)}")

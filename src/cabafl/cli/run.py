@@ -1,8 +1,9 @@
 """`cabafl run` and `cabafl resume`"""
 
+import itertools
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ import typer
 from rich.table import Table
 
 from cabafl.cli.arguments import ExperimentFile, Quiet, Settings, Until
-from cabafl.cli.console import console, print_notice
+from cabafl.cli.console import console, print_notice, print_table
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 def read_experiment(file: Path | None, settings: list[str] | None) -> "Experiment":
     """Loads the experiment of a command line. A word with ``=`` is a setting, any other the file, in any order."""
-    from cabafl.config import load_experiment
+    from cabafl.checked import load_checked
 
-    return load_experiment(*file_and_settings(file, settings))
+    return load_checked(*file_and_settings(file, settings))
 
 
 def file_and_settings(file: Path | None, settings: list[str] | None) -> tuple[Path | None, list[str]]:
@@ -49,8 +50,11 @@ def run(
     from cabafl.cli.progress import Progress
     from cabafl.lifecycle.simulate import simulate
 
-    folder = out or new_folder(experiment)
-    with Progress(experiment, enabled=not quiet) as progress, stoppable(folder, quiet=quiet):
+    with (
+        run_folder(experiment, out) as folder,
+        Progress(experiment, enabled=not quiet) as progress,
+        stoppable(folder, quiet=quiet),
+    ):
         result = simulate(experiment, folder, progress, warn, until)
     show(result, quiet)
 
@@ -115,21 +119,40 @@ def show(result: "Result", quiet: bool) -> None:
         return
     from cabafl.recording.folder import CURVE
 
-    console.print(summary_table(result.summary))
+    print_table(summary_table(result.summary))
     console.print(f"Learning curve: {result.folder}/{CURVE}", soft_wrap=True)
 
 
+@contextmanager
+def run_folder(experiment: "Experiment", out: Path | None) -> Iterator[Path]:
+    """``out``, or a new folder of the default name. If nothing is written to a new one, it is removed again."""
+    if out is not None:
+        yield out
+        return
+    folder = new_folder(experiment)
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):  # it has files
+            folder.rmdir()
+
+
 def new_folder(experiment: "Experiment") -> Path:
-    """Returns the default run folder, ``runs/<data set>-<method>-seed<seed>-<date>-<time>``; never an existing one."""
+    """Creates the default run folder, ``runs/<data set>-<method>-seed<seed>-<date>-<time>``; never an existing one,
+    also if two runs start in the same second."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     data = re.sub(r"\W+", "-", experiment.data.dataset).strip("-")
     name = f"{data}-{experiment.method.name.rpartition(':')[2]}-seed{experiment.seed}-{stamp}"
-    folder = Path("runs") / name
-    count = 1
-    while folder.exists():
-        count += 1
-        folder = Path("runs") / f"{name}-{count}"
-    return folder
+    for count in itertools.count(1):
+        folder = Path("runs") / (name if count == 1 else f"{name}-{count}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be made: {error.strerror}; accepted: --out DIR") from None
+        return folder
+    raise AssertionError("there is always another number")
 
 
 def summary_table(summary: dict[str, Any]) -> Table:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.errors import UserError
 from cabafl.files import lock

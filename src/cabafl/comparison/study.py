@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cabafl.assembly import check_fit, make_method, make_server_task, slots_for
+from cabafl.assembly import check_fit, make_server_task, slots_for
+from cabafl.checked import make_method
 from cabafl.comparison.grid import LOCK, GridRun, make_grid
 from cabafl.config import Experiment
 from cabafl.deployment.folder.layout import FleetFolder

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from cabafl import methods
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.comparison.grid import GridCase
 from cabafl.comparison.variants import method_variants
 from cabafl.config import EXECUTION_KEYS, Experiment, MethodSection, load_experiment, parse_value

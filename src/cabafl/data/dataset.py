@@ -1,8 +1,9 @@
 """What every reader returns: tensors in one `Dataset`, whether images, vectors or text; and which device has which of
 its samples."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,13 +22,18 @@ class Split:
     """
 
     x: Tensor
-    y: Tensor  # int64 class numbers to learn
+    y: Tensor  # what to learn: int64 class numbers (N,), or float32 targets (N,) or (N, targets)
     users: Tensor | None = None  # int64 user number of each sample, if the data has users
     fine: Tensor | None = None  # both label levels, if there are two (CIFAR-100)
     coarse: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the samples have classes."""
+        return self.y.dim() == 1 and not self.y.is_floating_point()
 
     def select(self, index: Tensor) -> "Split":
         """The samples at ``index``, in that order."""
@@ -45,9 +51,11 @@ class Dataset:
     kind: Kind
     train: Split
     test: Split
-    classes: int
-    mean: tuple[float, ...] = ()  # per channel, on the 0..1 scale; empty: no normalisation
+    classes: int  # 0: the targets are numbers
+    mean: tuple[float, ...] = ()  # per channel of images, on the 0..1 scale, or per feature; empty: no normalisation
     deviation: tuple[float, ...] = ()
+    class_names: tuple[str, ...] = ()  # in the order of the class numbers; empty: the numbers are the names
+    feature_names: tuple[str, ...] = ()  # of vectors, if they have names
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -56,14 +64,7 @@ class Dataset:
 
     def inputs(self, x: Tensor) -> Tensor:
         """Converts stored samples to network inputs: normalised float32 images, float32 vectors, int64 text."""
-        if self.kind == "text":
-            return x.long()
-        x = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
-        if not self.mean:
-            return x
-        shape = (1, -1) + (1,) * (x.dim() - 2)
-        mean = torch.tensor(self.mean, device=x.device).view(shape)
-        return (x - mean) / torch.tensor(self.deviation, device=x.device).view(shape)
+        return network_inputs(x, self.kind, self.mean, self.deviation)
 
     def with_test(self, test: Split) -> "Dataset":
         """A copy with other test samples."""
@@ -72,6 +73,32 @@ class Dataset:
     def with_train(self, train: Split) -> "Dataset":
         """A copy with other training samples."""
         return replace(self, train=train)
+
+
+def network_inputs(x: Tensor, kind: Kind, mean: Sequence[float] = (), deviation: Sequence[float] = ()) -> Tensor:
+    """Converts samples to what a network takes; the arguments are those of `preprocessing`."""
+    if kind == "text":
+        return x.long()
+    x = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+    if not mean:
+        return x
+    shape = (1, -1) + (1,) * (x.dim() - 2) if kind == "image" else (-1,)
+    centre = torch.tensor(mean, device=x.device).view(shape)
+    return (x - centre) / torch.tensor(deviation, device=x.device).view(shape)
+
+
+def preprocessing(dataset: Dataset) -> dict[str, Any]:
+    """What a trained network needs to be used again, as plain JSON: `network_inputs` applies ``kind``, ``mean`` and
+    ``deviation`` to samples of ``input_shape``; output i is the class ``class_names[i]``."""
+    return {
+        "kind": dataset.kind,
+        "input_shape": list(dataset.input_shape),
+        "mean": list(dataset.mean),
+        "deviation": list(dataset.deviation),
+        "feature_names": list(dataset.feature_names),
+        "classes": dataset.classes,
+        "class_names": list(dataset.class_names),
+    }
 
 
 @dataclass(frozen=True)

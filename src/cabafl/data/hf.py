@@ -9,25 +9,24 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cabafl.data.arrays import Targets, check_lengths, from_targets
 from cabafl.data.catalogue import HubOptions, data_home
 from cabafl.data.dataset import Dataset
 from cabafl.data.files import one_line
-from cabafl.data.npz import from_arrays
+from cabafl.data.tables import LABEL_NAMES, held_out
 from cabafl.errors import UserError
-from cabafl.rng import rng
 
 if TYPE_CHECKING:
     import datasets
 
 TEST_SPLITS = ("test", "validation")
-LABEL_NAMES = ("label", "labels", "y", "target", "class")
 CACHE = "hf-images"  # folder of decoded images in `data_home`
 _FORM = 1  # of the cached files
 _ROWS = 2048
@@ -52,8 +51,9 @@ class _Reader:
         arrays = {
             f"{key}_{part}": pair[number][key] for number, part in enumerate(("train", "test")) for key in pair[0]
         }
-        labels = self._labels(train.features[columns[1]], arrays.pop("y_train"), arrays.pop("y_test"))
-        return from_arrays(self.name, Path(self.name), arrays, *labels)
+        check_lengths(arrays, self.error)
+        targets = self._targets(train.features[columns[1]], arrays["y_train"], arrays["y_test"])
+        return from_targets(self.name, arrays, targets, self.error)
 
     def error(self, reason: object) -> UserError:
         return UserError(f"data set {self.name} cannot be used: {one_line(reason)}")
@@ -208,18 +208,12 @@ class _Reader:
     def _cut(self, whole: dict[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
         """Training and test samples of one split: ``test_share`` of each user's, or of all."""
         share = self.options.test_share or 0.0
-        test = np.zeros(len(whole["y"]), bool)
-        users = np.unique(whole["user"], return_inverse=True)[1] if "user" in whole else np.zeros(len(test), np.int64)
-        for user, rows in enumerate(_groups(users)):
-            count = int(share * len(rows) + 0.5)
-            test[rows[rng(0, "test share", user).permutation(len(rows))[:count]]] = True
+        test = held_out(len(whole["y"]), whole.get("user"), share)
         if test.all() or not test.any():
             raise UserError(f"data.test_share = {share}: leaves no training or no test samples of {self.name}")
         return [{key: values[chosen] for key, values in whole.items()} for chosen in (~test, test)]
 
-    def _labels(
-        self, feature: Any, train: NDArray[Any], test: NDArray[Any]
-    ) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    def _targets(self, feature: Any, train: NDArray[Any], test: NDArray[Any]) -> Targets:
         """Class numbers: those of a ClassLabel, or the place of the value in the sorted training values."""
         names = _class_names(feature)
         known = np.arange(len(names)) if names is not None else np.unique(train)
@@ -228,7 +222,8 @@ class _Reader:
             if strange.any():
                 value = values[strange][0]
                 raise self.error(f"label {value} is not one of the {len(known)} classes of the training samples")
-        return len(known), *(np.searchsorted(known, values).astype(np.int64) for values in (train, test))  # type: ignore[return-value]
+        numbers = [np.searchsorted(known, values).astype(np.int64) for values in (train, test)]
+        return Targets(numbers[0], numbers[1], len(known), tuple(names or map(str, known)))
 
 
 def _keep(file: Path, x: NDArray[np.uint8]) -> None:
@@ -286,8 +281,3 @@ def _stack(images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     if _mixed(images):
         images = [image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2) for image in images]
     return np.stack(images)
-
-
-def _groups(numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    order = np.argsort(numbers, kind="stable")
-    yield from np.split(order, np.cumsum(np.bincount(numbers))[:-1])

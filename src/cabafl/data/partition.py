@@ -14,6 +14,7 @@ from cabafl.validation import unknown
 
 Int = NDArray[np.int64]
 DEFAULT_DEVICES = 100
+NEED_CLASSES = ("dirichlet", "shards", "coarse-balanced")
 MAX_REDRAWS = 1000  # of a Dirichlet split in which a device has too few samples
 
 
@@ -37,6 +38,9 @@ def make_partition(
         raise UserError(f"data.beta = {beta}: a positive number is needed")
     if kind == "natural":
         return _natural(train, devices, min_samples, seed)
+    if kind in NEED_CLASSES and not train.labelled:
+        possible = "iid" if train.users is None else "iid, natural"
+        raise UserError(f"data.partition = {kind!r}: this data has no classes; accepted: {possible}")
     n = DEFAULT_DEVICES if devices is None else devices
     assign: dict[str, Callable[[], Int]] = {
         "iid": lambda: _iid(train, n, seed),
@@ -88,7 +92,9 @@ def _shards(train: Split, devices: int, shards: int, seed: int) -> Int:
 
 def _natural(train: Split, devices: int | None, min_samples: int, seed: int) -> Partition:
     if train.users is None:
-        possible = [k for k in PARTITIONS if k != "natural" and (k != "coarse-balanced" or train.coarse is not None)]
+        without = {"natural", *(() if train.coarse is not None else ("coarse-balanced",))}
+        without |= set() if train.labelled else set(NEED_CLASSES)
+        possible = [k for k in PARTITIONS if k not in without]
         raise UserError(f"data.partition = 'natural': this data has no users; accepted: {', '.join(possible)}")
     users = _numpy(train.users)
     chosen = np.flatnonzero(np.bincount(users) >= max(min_samples, 1))

@@ -30,6 +30,7 @@ class TaskSpec(BaseModel):
     classes: Count
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    class_names: tuple[str, ...] = ()
     feature_layer: str | None  # None: the layer the network names
     training: TrainingSection
     privacy: PrivacySection
@@ -46,6 +47,7 @@ class TaskSpec(BaseModel):
             classes=dataset.classes,
             mean=dataset.mean,
             deviation=dataset.deviation,
+            class_names=dataset.class_names,
             feature_layer=experiment.model.feature_layer,
             training=experiment.training,
             privacy=experiment.privacy,
@@ -53,7 +55,7 @@ class TaskSpec(BaseModel):
 
     def dataset(self, train: Split, test: Split) -> Dataset:
         """The samples as a data set with this task's kind, classes and normalisation."""
-        return Dataset("task", self.kind, train, test, self.classes, self.mean, self.deviation)
+        return Dataset("task", self.kind, train, test, self.classes, self.mean, self.deviation, self.class_names)
 
     def build(self, dataset: Dataset, partition: Partition, processor: str = "cpu", repeatable: bool = True) -> Task:
         """The task on the given samples. Its network starts from the initial weights, which follow from the seed.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.config import LENGTH_KEYS, Experiment
 from cabafl.engine.checkpoint import Checkpoint, accept_experiment
 from cabafl.engine.core import FOREVER

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, make_method
+from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, with_given
+from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, LENGTH_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.core import FOREVER
@@ -54,6 +55,7 @@ def simulate(
     listener: Listener | None = None,
     warn: Warn | None = None,
     until: float | None = None,
+    data: Any = None,
 ) -> Result:
     """Runs an experiment in virtual time, from the beginning.
 
@@ -64,6 +66,10 @@ def simulate(
         warn: Called with one line about each problem from which the run recovered.
         until: Stop at this virtual time, with a checkpoint in ``out``; `resume` continues, to the same bytes. None, or
             a time after the end of the run: run to the end.
+        data: The samples, instead of a data set that the experiment names: a mapping of arrays ``x_train``,
+            ``y_train``, ``x_test``, ``y_test`` and optionally ``user_train`` and ``user_test``; or ``(train, test)``,
+            each a torch dataset, a pandas frame, ``(x, y)`` or ``(x, y, users)``; or one of these alone with
+            ``data.test_share``. The columns of a frame are named by ``data.label_column`` and ``data.user_column``.
 
     Raises:
         UserError: If the experiment cannot be run as described, or ``out`` is not empty.
@@ -72,8 +78,9 @@ def simulate(
         Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``. It is a `KeyboardInterrupt`.
     """
     _check_until(until, out)
+    experiment, given = with_given(experiment, data)
     with _one_thread(), open_executor(experiment, warn) as workers:
-        parts = assemble(experiment)
+        parts = assemble(experiment, given)
         announce(parts.method, warn)
         executor = workers.for_task(parts.task)
         folder = None
@@ -89,6 +96,7 @@ def resume(
     warn: Warn | None = None,
     settings: Sequence[str] = (),
     until: float | None = None,
+    data: Any = None,
 ) -> Result | None:
     """Continues an interrupted simulation in its folder, or extends a finished one. The result equals that of an
     uninterrupted run, byte for byte.
@@ -100,6 +108,7 @@ def resume(
         settings: How to carry out the rest (``run.workers=4``), and when it ends (``run.virtual_time=24000``); other
             settings are refused.
         until: See `simulate`. A run that is past this time already stops at once.
+        data: The same samples again, if they were handed in to `simulate`; others are refused.
 
     Returns:
         The result of the whole run, or None if the run was complete already and the settings do not extend it.
@@ -114,14 +123,14 @@ def resume(
     _check_until(until, path)
     check_simulation(path)
     _check_settings(settings)
-    experiment = load_experiment(path / EXPERIMENT, settings)
+    experiment, given = with_given(load_experiment(path / EXPERIMENT, settings), data)
     extends = changes_length(load_experiment(path / EXPERIMENT), experiment)
     if (path / SUMMARY).exists() and not extends:
         return None
     with closing(RunFolder.reopen(path)) as folder, _one_thread(), open_executor(experiment, warn) as workers:
         if (path / SUMMARY).exists() and not extends:  # the process that held the lock has finished the run
             return None
-        parts = assemble(experiment)
+        parts = assemble(experiment, given)
         checkpoint = load_checkpoint(path, experiment_text(path))
         if extends:
             rows = [] if checkpoint is None else folder.rows(checkpoint.positions[METRICS])

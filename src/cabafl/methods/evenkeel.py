@@ -29,7 +29,6 @@ from pydantic import BeforeValidator, Field
 from cabafl.methods.base import Floats, Ints, Needs, Parameters, Server, Upload, Weights
 from cabafl.methods.cabafl.auto import ShareOrAuto
 from cabafl.methods.cabafl.selector import SelectionCounts, draw
-from cabafl.methods.groups import grouped
 from cabafl.methods.slots import SlotMethod
 from cabafl.state import State, frozen
 
@@ -147,6 +146,8 @@ class EvenKeel(SlotMethod):
 
     def on_features(self, server: Server, features: npt.NDArray[np.float32]) -> None:
         """Groups the devices and sends the first models."""
+        from cabafl.methods.groups import grouped  # loads torch
+
         groups = grouped(features, server.sizes, self.parameters.groups)
         server.note("groups", sizes=np.bincount(groups).tolist())
         self.memory = UpdateMemory(groups, server.trainable)

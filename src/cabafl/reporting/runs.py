@@ -152,7 +152,7 @@ def _find(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder}: not a folder; accepted: run folders, or folders that contain some")
-        for file in sorted(folder.rglob(EXPERIMENT)):
+        for file in sorted(folder.rglob(EXPERIMENT), key=lambda file: natural(str(file))):
             found.setdefault(file.parent.resolve(), file.parent)
     return list(found.values())
 
@@ -188,10 +188,17 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
         differing = sorted({key for run in group for key in run.settings if _differs(group, key)})
         folders = [re.fullmatch(rf"(.+)-seed{run.seed}", run.folder.name) for run in group]
         if differing and all(folders) and all(key.startswith("method.") for key in differing):
-            labelled += [replace(run, label=match[1]) for run, match in zip(group, folders, strict=True) if match]
+            named = [replace(run, label=match[1]) for run, match in zip(group, folders, strict=True) if match]
         else:
-            labelled += [replace(run, label=_label(run, differing)) for run in group]
+            named = [replace(run, label=_label(run, differing)) for run in group]
+        labelled += sorted(named, key=lambda run: natural(run.label))
     return labelled
+
+
+def natural(text: str) -> list[tuple[float, str]]:
+    """A key to sort by: numbers in a text count as numbers, so that 5 comes before 10."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return [(float(part), "") if place % 2 else (0.0, part) for place, part in enumerate(parts)]
 
 
 def _differs(group: Sequence[Run], key: str) -> bool:

@@ -26,7 +26,7 @@ def evaluation(time: float, version: int, accuracy: float) -> Evaluated:
 
 def carry_out(run: GridRun) -> None:
     """Does what the process of a run does, in no time."""
-    from cabafl.assembly import make_method
+    from cabafl.checked import make_method
 
     length = run.experiment.run.virtual_time or 0
     end = length if run.until is None else run.until

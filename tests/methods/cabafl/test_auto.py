@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cabafl import simulate
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.config import load_experiment
 from cabafl.engine.core import Limits
 from cabafl.errors import UserError

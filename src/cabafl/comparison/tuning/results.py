@@ -5,7 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 from statistics import fmean
 
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.comparison.sweep import short_names
 from cabafl.comparison.tuning.halving import REDUCTION, Trial, ranked
 from cabafl.comparison.tuning.metric import accuracy

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from cabafl.assembly import make_method
+from cabafl.checked import make_method
 from cabafl.comparison.sweep import Axis, check_address, check_varied, method_keys, split_setting, split_values
 from cabafl.config import Experiment, load_experiment, parse_value
 from cabafl.errors import UserError

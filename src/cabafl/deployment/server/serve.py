@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cabafl.assembly import Parts, announce, assemble_server, engine_setup, make_method
+from cabafl.assembly import Parts, announce, assemble_server, engine_setup
+from cabafl.checked import make_method
 from cabafl.config import Experiment, load_experiment
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.log import Log
@@ -129,7 +130,7 @@ class _Server:
 def _open(experiment: Experiment, station: Station, toml: str, cleanup: ExitStack) -> _Server:
     workers = cleanup.enter_context(open_executor(experiment, station.log.warn))
     assert experiment.data.devices != "auto"
-    parts = assemble_server(experiment, experiment.data.devices)
+    parts = assemble_server(experiment, experiment.data.devices, station.log.info)
     executor = workers.for_task(parts.task)
     folder, checkpoint = open_folder(station.out, toml)
     cleanup.callback(folder.close)

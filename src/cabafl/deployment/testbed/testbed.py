@@ -24,6 +24,7 @@ from cabafl.deployment.server.operator import COMMANDS, LOCK, STATUS, is_running
 from cabafl.deployment.server.serve import Station, serve
 from cabafl.errors import UserError
 from cabafl.lifecycle.run import Listener
+from cabafl.names import is_function
 from cabafl.power import BoardName
 from cabafl.processes.children import LOOPBACK, Child, Children, answers, free_ports
 from cabafl.recording.folder import SUMMARY
@@ -88,6 +89,8 @@ class Testbed:
             lines = {"server": device.server, "id": device.id, "partition-id": device.partition, **more}
             if experiment.data.root is not None:
                 lines["root"] = str(Path(experiment.data.root).expanduser().resolve())  # devices run elsewhere
+            if ":" in experiment.model.name or is_function(experiment.data.dataset):
+                lines["allow_modules"] = True  # they are the user's own, as the devices are
             text = "".join(f"{key} = {toml_value(value)}\n" for key, value in lines.items())
             (device.folder / DEVICE).write_text(text + "\n[terms]\nlabels = true\n", encoding="utf-8")
         unfinished.rename(folder)
@@ -177,10 +180,13 @@ def paces(experiment: Experiment, devices: int, scale: float) -> list[Mapping[st
 
 
 def start_device(children: Children, device: Device, name: str | None = None) -> Child:
-    """Starts a device process; its output goes to ``NAME.log``, by default ``device-ID.log``."""
+    """Starts a device process; its output goes to ``NAME.log``, by default ``device-ID.log``. The user's own modules
+    are found in the working folder, as in a simulation."""
     command = [sys.executable, "-P", "-m", "cabafl", "deploy", "device", str(device.folder)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    return children.start(name or f"device-{device.id}", command, environment, device.folder)
+    return children.start(
+        name or f"device-{device.id}", command, environment, Path.cwd() if device.allow_modules else device.folder
+    )
 
 
 def _wait_for_free_port(port: int) -> None:

@@ -3,13 +3,16 @@ devices' data, how often each device was selected, and the scores that follow fr
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from cabafl.methods.base import Floats, Idle, Ints, Random
 from cabafl.state import State
+
+if TYPE_CHECKING:
+    from torch import Tensor  # torch is loaded when a table is made: `cabafl methods` and `cabafl config` need none
 
 # Rows converted to float64 at a time. With 100,000 x 512 features `_derive` takes 0.32 s and 2 MB of temporary memory;
 # in one piece it takes 0.70 s and 820 MB.
@@ -41,6 +44,8 @@ class FeatureTable(State):
     """
 
     def __init__(self) -> None:
+        import torch
+
         self.rows = torch.zeros((0, 0))  # F, shape (devices, feature length)
         self.total = np.zeros(0)  # f_g, the global feature
         self.products = np.zeros(0)  # row . total, per device
@@ -49,7 +54,9 @@ class FeatureTable(State):
 
     def replace(self, rows: npt.NDArray[np.float32]) -> None:
         """Takes over the table of a completed collection, without copying it; all features change at once."""
-        self.rows = torch.from_numpy(rows)
+        from torch import from_numpy
+
+        self.rows = from_numpy(rows)
         self._derive()
 
     def _derive(self) -> None:
@@ -82,6 +89,8 @@ class FeatureTable(State):
 
         With the inner products of `_derive`, cos(f_g, f + F_j) needs only F_j . f: one matrix-vector product for all.
         """
+        import torch
+
         base = self.of_trace(trace)
         crossed = self._times(torch.tensor(base, dtype=torch.float32), candidates)
         dots, square, norm = dot(self.total, base), dot(base, base), math.sqrt(dot(self.total, self.total))
@@ -94,7 +103,7 @@ class FeatureTable(State):
             np.divide(self.products[some] + dots, norms, out=similarity[part], where=norms > 0)
         return similarity
 
-    def _times(self, vector: torch.Tensor, candidates: Ints) -> npt.NDArray[np.float32]:
+    def _times(self, vector: "Tensor", candidates: Ints) -> npt.NDArray[np.float32]:
         """The candidates' rows times a vector.
 
         A few rows are gathered first: for 1,000 of 100,000 x 512 that takes 0.2 ms, the product with all rows 32 ms.
@@ -103,10 +112,12 @@ class FeatureTable(State):
         if 2 * len(candidates) >= len(self.rows):
             every: npt.NDArray[np.float32] = self.rows.mv(vector).numpy()
             return every[candidates]
+        from torch import from_numpy
+
         chosen = np.empty(len(candidates), dtype=np.float32)
         for start in range(0, len(candidates), _BLOCK):
             part = slice(start, start + _BLOCK)
-            chosen[part] = self.rows.index_select(0, torch.from_numpy(candidates[part])).mv(vector).numpy()
+            chosen[part] = self.rows.index_select(0, from_numpy(candidates[part])).mv(vector).numpy()
         return chosen
 
 

@@ -1,0 +1,141 @@
+"""Data handed in from Python, ``simulate(..., data=...)``, or returned by the user's own function.
+
+Accepted are a `Dataset`; a mapping of arrays with the names of a .npz file; or training and test samples ``(train,
+test)``, each a torch dataset, a pandas frame or arrays ``(x, y)`` or ``(x, y, users)``. One of these alone is enough
+with ``data.test_share``.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
+
+from cabafl.data.arrays import ABOUT, TEST, TRAIN, USERS, Complaint, dataset_of
+from cabafl.data.catalogue import HubOptions
+from cabafl.data.dataset import Dataset
+from cabafl.data.fingerprint import fingerprint
+from cabafl.data.tables import Columns, held_out, table_arrays
+from cabafl.errors import UserError
+from cabafl.names import GIVEN
+
+ACCEPTED = (
+    "a mapping of arrays x_train, y_train[, user_train], x_test, y_test; or (train, test), each a torch dataset, a "
+    "pandas frame, (x, y) or (x, y, users); or one of these with data.test_share"
+)
+
+
+def given_name(dataset: Dataset) -> str:
+    """The name of such data in an experiment: it tells whether they are the same."""
+    return f"{GIVEN}:{fingerprint(dataset)}"
+
+
+def dataset_from(data: Any, options: HubOptions, complain: Complaint) -> Dataset:
+    """The data set of whatever was handed in; ``complain`` makes the error if it cannot be used."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, Mapping):
+        return dataset_of(GIVEN, _named_arrays(data, complain), complain)
+    if isinstance(data, tuple | list) and len(data) == 2 and all(_is_part(each) for each in data):
+        train, test = (_part(each, options, complain) for each in data)
+        return dataset_of(GIVEN, _joined(train, test), complain)
+    if not _is_part(data) and not is_pair(data):
+        raise complain(f"it is a {type(data).__name__}; accepted: {ACCEPTED}")
+    whole = _part(data, options, complain)
+    if options.test_share is None:
+        raise complain("there are no test samples; accepted: (train, test), or data.test_share to cut some off")
+    rows = held_out(len(whole["y"]), whole.get("user"), options.test_share)
+    if rows.all() or not rows.any():
+        raise UserError(f"data.test_share = {options.test_share}: leaves no training or no test samples")
+    train, test = ({key: _rows(key, values, chosen) for key, values in whole.items()} for chosen in (~rows, rows))
+    return dataset_of(GIVEN, _joined(train, test), complain)
+
+
+def renamed(dataset: Dataset, name: str) -> Dataset:
+    """A copy with another name."""
+    return replace(dataset, name=name)
+
+
+def is_pair(data: Any) -> bool:
+    """Whether these are arrays ``(x, y)`` or ``(x, y, users)``."""
+    return isinstance(data, tuple | list) and len(data) in (2, 3) and all(_is_values(each) for each in data)
+
+
+def array_of(value: Any, key: str, complain: Complaint) -> NDArray[Any]:
+    """An array, tensor or list as an array of numbers or text."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise complain(f"{key}: {error}") from None
+    if array.dtype == object and array.size and all(isinstance(each, str) for each in array.flat):
+        array = array.astype(np.str_)
+    return array
+
+
+def _named_arrays(data: Mapping[Any, Any], complain: Complaint) -> dict[str, NDArray[Any]]:
+    known = (*TRAIN, *TEST, *USERS, *ABOUT)
+    strange = [str(key) for key in data if key not in known]
+    absent = [key for key in TEST if key not in data]
+    if strange or absent:
+        what = f"unknown {', '.join(strange)}" if strange else f"missing {', '.join(absent)}"
+        raise complain(f"{what}; accepted: {', '.join(known)}")
+    return {key: array_of(data[key], key, complain) for key in known if data.get(key) is not None}
+
+
+def _is_part(data: Any) -> bool:
+    return isinstance(data, TorchDataset) or _is_frame(data) or is_pair(data)
+
+
+def _is_frame(data: Any) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def _is_values(data: Any) -> bool:
+    if isinstance(data, torch.Tensor | np.ndarray):
+        return True
+    pandas = sys.modules.get("pandas")
+    plain = isinstance(data, list) and bool(data) and isinstance(data[0], int | float | str | list)
+    return plain or (pandas is not None and isinstance(data, pandas.Series))
+
+
+def _part(data: Any, options: HubOptions, complain: Complaint) -> dict[str, NDArray[Any]]:
+    if _is_frame(data):
+        label = () if options.label_column is None else (options.label_column,)
+        return table_arrays(data, Columns(label, options.user_column), complain)
+    columns = _items(data, complain) if isinstance(data, TorchDataset) else data
+    return {key: array_of(values, key, complain) for key, values in zip(("x", "y", "user"), columns, strict=False)}
+
+
+def _items(data: Any, complain: Complaint) -> list[NDArray[Any]]:
+    """The samples ``(x, y)`` or ``(x, y, user)`` of a torch dataset, one after the other."""
+    items = list(data) if isinstance(data, IterableDataset) else [data[place] for place in range(len(data))]
+    if not items:
+        raise complain("a torch dataset is empty")
+    if not all(isinstance(item, tuple | list) and len(item) == len(items[0]) and len(item) in (2, 3) for item in items):
+        raise complain("a torch dataset must give (x, y) or (x, y, user) for every sample")
+    columns = []
+    for key, values in zip(("x", "y", "user"), zip(*items, strict=True), strict=False):
+        arrays = [array_of(value, key, complain) for value in values]
+        if len({array.shape for array in arrays}) > 1:
+            raise complain(f"a torch dataset has {key} of different shapes, such as {arrays[0].shape}; one expected")
+        columns.append(np.stack(arrays))
+    return columns
+
+
+def _joined(train: dict[str, NDArray[Any]], test: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays of both parts under their names in a .npz file."""
+    about = {key: values for key, values in train.items() if key in ABOUT}
+    named = {f"{key}_train": values for key, values in train.items() if key not in ABOUT}
+    return about | named | {f"{key}_test": values for key, values in test.items() if key not in ABOUT}
+
+
+def _rows(key: str, values: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[Any]:
+    return values if key in ABOUT else values[chosen]

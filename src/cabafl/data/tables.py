@@ -1,0 +1,108 @@
+"""Tables (pandas frames) as arrays: columns to learn, optionally one of users; all others are features."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cabafl.data.arrays import Complaint
+from cabafl.rng import rng
+from cabafl.validation import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LABEL_NAMES = ("label", "labels", "y", "target", "class")  # of the column to learn, if none is named
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns are what."""
+
+    label: tuple[str, ...] = ()  # empty: the one of `LABEL_NAMES` that is there
+    user: str | None = None
+    features: tuple[str, ...] = ()  # empty: all other columns with numbers
+    others: tuple[str, ...] = ()  # neither features nor anything else
+    numbers: bool = False  # the label is a number to predict, not a class, also if it is an integer
+
+
+def table_arrays(frame: "pd.DataFrame", columns: Columns, complain: Complaint) -> dict[str, NDArray[Any]]:
+    """``x``, ``y``, ``user`` if there are users, and ``feature_names``, one row per row of the table."""
+    frame = frame.rename(columns=str)
+    label = columns.label or (_find_label(frame, complain),)
+    chosen = [*label, *columns.features, *columns.others, *([columns.user] if columns.user else [])]
+    for name in chosen:
+        if name not in frame.columns:
+            known = list(map(str, frame.columns))
+            raise complain(f"there is no column {name!r}{nearest(name, known)}; found: {', '.join(known)}")
+    features = list(columns.features) or feature_columns(frame, [*label, *columns.others, columns.user or ""])
+    if not features:
+        raise complain(f"no column with numbers is left for the inputs; found: {', '.join(map(str, frame.columns))}")
+    arrays = {
+        "x": np.stack([_numbers(frame, name, complain) for name in features], axis=1),
+        "y": _targets(frame, label, columns.numbers, complain),
+        "feature_names": np.array(features),
+    }
+    if columns.user is not None:
+        arrays["user"] = _names(frame, columns.user, complain)
+    return arrays
+
+
+def feature_columns(frame: "pd.DataFrame", without: Sequence[str]) -> list[str]:
+    """The other columns that have numbers."""
+    return [str(name) for name in frame.columns if name not in without and frame[name].dtype.kind in "iufb"]
+
+
+def _find_label(frame: "pd.DataFrame", complain: Complaint) -> str:
+    found = [name for name in LABEL_NAMES if name in frame.columns]
+    if not found:
+        raise complain(
+            f"no column is called {', '.join(LABEL_NAMES)}; name the one to learn: {', '.join(map(str, frame.columns))}"
+        )
+    return found[0]
+
+
+def _targets(frame: "pd.DataFrame", label: Sequence[str], numbers: bool, complain: Complaint) -> NDArray[Any]:
+    if len(label) > 1:
+        return np.stack([_numbers(frame, name, complain) for name in label], axis=1)
+    [name] = label
+    if frame[name].dtype.kind == "f" or numbers:
+        return _numbers(frame, name, complain)
+    return _names(frame, name, complain)
+
+
+def _numbers(frame: "pd.DataFrame", name: str, complain: Complaint) -> NDArray[np.float32]:
+    if frame[name].dtype.kind not in "iufb":
+        raise complain(f"column {name!r} has text or dates (such as {frame[name].iloc[0]!r}); numbers expected")
+    _check_complete(frame, name, complain)
+    with np.errstate(over="ignore"):
+        return frame[name].to_numpy().astype(np.float32)
+
+
+def _names(frame: "pd.DataFrame", name: str, complain: Complaint) -> NDArray[Any]:
+    """Integers as they are, everything else as text."""
+    _check_complete(frame, name, complain)
+    values = frame[name]
+    if values.dtype.kind == "f":
+        raise complain(f"column {name!r} has fractional numbers, which name nothing; integers or text expected")
+    return values.to_numpy() if values.dtype.kind in "iu" else np.array([str(each) for each in values])
+
+
+def _check_complete(frame: "pd.DataFrame", name: str, complain: Complaint) -> None:
+    gaps = int(frame[name].isna().sum())
+    if gaps:
+        first = int(np.argmax(frame[name].isna().to_numpy()))
+        raise complain(f"column {name!r} has {gaps} missing values, the first in row {first + 1}; fill or drop them")
+
+
+def held_out(count: int, users: NDArray[Any] | None, share: float) -> NDArray[np.bool_]:
+    """Which of ``count`` samples are for testing: ``share`` of each user's, or of all. Drawn once for all seeds."""
+    test = np.zeros(count, bool)
+    owner = np.zeros(count, np.int64) if users is None else np.unique(users, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(owner, kind="stable")
+    for user, rows in enumerate(np.split(order, np.cumsum(np.bincount(owner))[:-1])):
+        chosen = int(share * len(rows) + 0.5)
+        test[rows[rng(0, "test share", user).permutation(len(rows))[:chosen]]] = True
+    return test

@@ -1,0 +1,54 @@
+"""The method of an experiment and its own keys."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cabafl.checked import load_checked, make_method
+from cabafl.errors import UserError
+
+
+def test_the_method_and_all_its_wrong_keys_are_named() -> None:
+    with pytest.raises(UserError) as refused:
+        load_checked(None, ["method.name=fedavg", "method.kk=1", "method.weight=2"])
+    assert str(refused.value) == (
+        "method.kk = 1: unknown key; method.weight = 2: unknown key, did you mean 'weighting'?; accepted by fedavg: "
+        "weighting, normaliser, round_timeout"
+    )
+
+
+def test_a_wrong_key_of_the_method_in_a_file_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[method]\ngama = 1\n")
+    with pytest.raises(UserError, match=r"mine\.toml: method\.gama = 1: unknown key, did you mean 'gamma'"):
+        load_checked(file, ["seed=3"])
+    file.write_text("[method]\ngamma = 0.1\n")
+    with pytest.raises(UserError, match=r"^method\.gama = 1: unknown key, did you mean 'gamma'"):
+        load_checked(file, ["method.gama=1"])
+
+
+def test_a_key_of_the_method_without_its_table() -> None:
+    with pytest.raises(UserError, match=r"^k = 20: unknown key, did you mean 'method\.k'\?"):
+        load_checked(None, ["k=20"])
+    with pytest.raises(UserError, match=r"^zzz = 20: unknown key; accepted here: seed, data"):
+        load_checked(None, ["zzz=20"])
+    with pytest.raises(UserError, match=r"data\.bta = 1: unknown key.*k = 20: unknown key"):
+        load_checked(None, ["k=20", "data.bta=1"])
+
+
+def test_what_is_checked_can_be_made() -> None:
+    method = make_method(load_checked(None, ["method.name=fedasync", "method.alpha=0.3"]))
+    assert method.parameters.model_dump()["alpha"] == 0.3
+
+
+@pytest.mark.parametrize("command", [["methods"], ["models"], ["config"], ["data", "list"], ["--version"]])
+def test_quick_commands_load_no_large_package(command: list[str], tmp_path: Path) -> None:
+    program = (
+        f"import sys\nsys.argv = ['cabafl', *{command!r}]\nfrom cabafl.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        "    print([name for name in ('torch', 'pandas', 'matplotlib') if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
