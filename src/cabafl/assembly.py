@@ -28,6 +28,7 @@ from cabafl.fleet import (
     tiered_fleet,
 )
 from cabafl.fleet.attacks import STRENGTHS
+from cabafl.learning.builtin_tasks import chosen_metrics, find_task
 from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
 from cabafl.learning.spec import TaskSpec
@@ -35,6 +36,7 @@ from cabafl.learning.task import Task
 from cabafl.methods.base import Method
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
+from cabafl.recording.scale import MetricInfo
 from cabafl.rng import rng
 from cabafl.validation import unknown, validated
 
@@ -65,6 +67,8 @@ def assemble(experiment: Experiment) -> SimulationParts:
     slots = slots_for(experiment, len(partition), method)
     method = settled(method, len(partition), simulated=True)
     check_fit(method, task)
+    if experiment.fleet.faults.attack == "label-flip" and not dataset.has_classes:
+        raise _no_classes("fleet.faults.attack = 'label-flip'", experiment, "sign-flip, noise, scale, claim")
     try:
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
@@ -105,6 +109,7 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
         epochs=training.epochs,
         learning_rate=training.learning_rate,
         defence=DefenceRules(**run.defence.model_dump()),
+        metrics=parts.task.goal.metrics,
         average=None if run.average is None else AverageRule(run.average, run.average_power, run.average_decay),
     )
 
@@ -128,6 +133,11 @@ def slots_for(experiment: Experiment, devices: int, method: Method) -> int:
 def check_fit(method: Method, task: Task) -> None:
     """Raises `UserError` if network, privacy and method do not go together."""
     needs = method.needs()
+    if needs.features == "labels" and not task.dataset.has_classes:
+        raise UserError(
+            f"method.features = 'labels': the samples have no classes (task.name = {task.spec.task.name!r}); accepted: "
+            "activations, activation_counts"
+        )
     if needs.features not in (None, "labels"):
         find_layer(task.model.network, task.feature_layer)
     if task.dp is None:
@@ -136,6 +146,12 @@ def check_fit(method: Method, task: Task) -> None:
         raise UserError("privacy.dp_noise: devices then report no training loss; accepted: another method.stage_rule")
     with per_sample_gradients(task.model.network):
         pass  # raises for layers it cannot handle
+
+
+def _no_classes(what: str, experiment: Experiment, accepted: str) -> UserError:
+    return UserError(
+        f"{what}: the samples have no classes (task.name = {experiment.task.name!r}); accepted: {accepted}"
+    )
 
 
 def make_method(experiment: Experiment) -> Method:
@@ -156,13 +172,16 @@ def settled(method: Method, devices: int, simulated: bool) -> Method:
     return method if parameters is method.parameters else type(method)(parameters)
 
 
+def metric_of(experiment: Experiment) -> MetricInfo:
+    """The metric that runs of the experiment are judged by."""
+    return chosen_metrics(find_task(experiment.task), experiment.task)[0].info
+
+
 def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
     """The data set, cut to its limits, and the partition."""
     section, seed = experiment.data, experiment.seed
     devices = None if section.devices == "auto" else section.devices
-    root = Path(section.root).expanduser() if section.root else None
-    hub = data.HubOptions(**{key: getattr(section, key) for key in HUB_KEYS})
-    dataset = data.load(section.dataset, root=root, labels=section.labels, seed=seed, devices=devices, hub=hub)
+    dataset = _load(experiment, devices)
 
     def split(train: Split, devices: int | None, min_samples: int) -> Partition:
         return make_partition(
@@ -187,6 +206,22 @@ def make_data(experiment: Experiment) -> tuple[Dataset, Partition]:
         return dataset, partition
     dataset = dataset.with_train(_sample_users(dataset.train, partition, limit, seed))
     return dataset, split(dataset.train, None, 1)
+
+
+def _load(experiment: Experiment, devices: int | None) -> Dataset:
+    section = experiment.data
+    dataset = data.load(
+        section.dataset,
+        root=Path(section.root).expanduser() if section.root else None,
+        labels=section.labels,
+        seed=experiment.seed,
+        devices=devices,
+        hub=data.HubOptions(**{key: getattr(section, key) for key in HUB_KEYS}),
+        targets=find_task(experiment.task).targets,
+    )
+    if section.partition in ("dirichlet", "shards") and not dataset.has_classes:
+        raise _no_classes(f"data.partition = {section.partition!r}", experiment, "iid, natural")
+    return dataset
 
 
 def _limit_test(dataset: Dataset, limit: int | None, seed: int) -> Dataset:

@@ -21,6 +21,7 @@ HUB = "hf:"  # followed by a folder or a name on the Hugging Face Hub, it is the
 PartitionName = Literal["iid", "dirichlet", "natural", "shards", "coarse-balanced"]
 LabelLevel = Literal["fine", "coarse"]  # of CIFAR-100: 100 or 20 classes
 AttackName = Literal["sign-flip", "noise", "scale", "label-flip", "claim"]  # what simulated liars do
+TargetKind = Literal["class", "numbers", "labels", "tokens"]  # what a network predicts for a sample
 
 PARTITIONS: tuple[str, ...] = get_args(PartitionName)
 LABEL_LEVELS: tuple[str, ...] = get_args(LabelLevel)

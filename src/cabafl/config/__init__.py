@@ -10,6 +10,7 @@ from cabafl.config.sections import (
     ModelSection,
     PrivacySection,
     RunSection,
+    TaskSection,
     TrainingSection,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "ModelSection",
     "PrivacySection",
     "RunSection",
+    "TaskSection",
     "TrainingSection",
     "apply_override",
     "load_experiment",

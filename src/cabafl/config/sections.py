@@ -80,6 +80,23 @@ class DataSection(Section):
         return self
 
 
+class TaskSection(Section):
+    """What the network learns, and the metric that runs are judged by."""
+
+    name: str = Field(
+        "classification",
+        description="classification | regression | multilabel | next-token | my_package.my_module:MyTask",
+    )
+    metric: str | None = Field(None, description="metric that runs are judged by; default: the first of the task")
+    metrics: list[str] | None = Field(None, description="metrics recorded beside it; default: the task's usual ones")
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        """On the command line, ``task.metrics=macro_f1,top5`` is easier to write than a list in TOML."""
+        return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
 class ModelSection(Section):
     """The network to train."""
 

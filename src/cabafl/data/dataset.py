@@ -21,7 +21,7 @@ class Split:
     """
 
     x: Tensor
-    y: Tensor  # int64 class numbers to learn
+    y: Tensor  # what to learn: int64 class numbers; for other tasks also float32, or several numbers per sample
     users: Tensor | None = None  # int64 user number of each sample, if the data has users
     fine: Tensor | None = None  # both label levels, if there are two (CIFAR-100)
     coarse: Tensor | None = None
@@ -45,7 +45,7 @@ class Dataset:
     kind: Kind
     train: Split
     test: Split
-    classes: int
+    classes: int  # to tell apart, or numbers to predict for a sample
     mean: tuple[float, ...] = ()  # per channel, on the 0..1 scale; empty: no normalisation
     deviation: tuple[float, ...] = ()
 
@@ -64,6 +64,11 @@ class Dataset:
         shape = (1, -1) + (1,) * (x.dim() - 2)
         mean = torch.tensor(self.mean, device=x.device).view(shape)
         return (x - mean) / torch.tensor(self.deviation, device=x.device).view(shape)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether every sample has one class."""
+        return self.test.y.dim() == 1 and not self.test.y.is_floating_point()
 
     def with_test(self, test: Split) -> "Dataset":
         """A copy with other test samples."""

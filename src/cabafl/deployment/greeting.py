@@ -10,7 +10,7 @@ from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.validation import validated
 
-FORMAT = 3
+FORMAT = 4
 
 
 class Greeting(BaseModel):

@@ -26,7 +26,7 @@ from cabafl.files import as_json, write_atomic
 from cabafl.recording.folder import CHECKPOINT
 from cabafl.state import Arrays, Decoder, Encoder
 
-FORMAT = 4
+FORMAT = 5
 WRITERS = {1: "0.1"}  # earlier formats
 
 

@@ -19,6 +19,8 @@ from cabafl.engine.ledger import Ledger
 from cabafl.engine.outbox import Outbox, PendingScore
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
+from cabafl.learning.builtin_tasks import Classification
+from cabafl.learning.learning_task import TaskMetric
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
 from cabafl.recording.events import Event, Lost, Noted, Published, Uploaded
 from cabafl.rng import Stream, seed64
@@ -62,6 +64,7 @@ class EngineSetup:
     learning_rate: float = 0.01
     defence: DefenceRules = AUTOMATIC
     average: AverageRule | None = None
+    metrics: tuple[TaskMetric, ...] = tuple(Classification().metrics()[:1])  # the first is the one of the run
 
 
 @dataclass(slots=True)
@@ -93,7 +96,8 @@ class Engine(ABC):
         self.learning_rate = setup.learning_rate
         self.defence = Defence(setup.defence, self.defaults, self.note, setup.trainable, claimed)
         self.sizes = sizes = self.defence.bounded(claimed)
-        self.outbox = Outbox(setup.executor, setup.emit)
+        self.metrics = setup.metrics
+        self.outbox = Outbox(setup.executor, setup.emit, setup.metrics)
         self.idle = IdleSet(len(sizes), np.flatnonzero(sizes > 0))
         self.changes: dict[str, Value] = {}  # made by the operator, by key
         self.stopping: Literal["no", "soon", "now"] = "no"  # whether the operator ends the run

@@ -24,6 +24,7 @@ from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
 from cabafl.errors import UserError
+from cabafl.learning.builtin_tasks import find_task
 from cabafl.learning.dp import epsilon_of, sampling_rate
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task, TrainingResult
@@ -72,7 +73,7 @@ class Participant:
     def _prepare(self, greeting: Greeting) -> None:
         terms, privacy = self.device.terms, greeting.task.privacy
         terms.check(privacy)
-        _check_model(self.device, greeting.task.model)
+        _check_code(self.device, greeting.task)
         spec = greeting.task.model_copy(update={"privacy": terms.applied(privacy)})
         try:
             with memory_failures(self.device.limits):
@@ -176,13 +177,14 @@ class _Steps:
         return False
 
 
-def _check_model(device: Device, name: str) -> None:
-    """Raises `UserError` if the device must not run the model: no code the server names."""
-    if ":" in name and not device.allow_modules:
-        raise UserError(
-            f"model = {name!r}: not a built-in model; accepted: the models of `cabafl models`, or any installed one "
-            "with allow_modules = true in device.toml"
-        )
+def _check_code(device: Device, spec: TaskSpec) -> None:
+    """Raises `UserError` if the device must not run what the experiment asks for: no code the server names."""
+    for what, name in spec.code():
+        if not device.allow_modules:
+            raise UserError(
+                f"{what} = {name!r}: not a built-in {what}; accepted: the built-in ones, or any installed one "
+                "with allow_modules = true in device.toml"
+            )
 
 
 def _make_task(spec: TaskSpec, samples: Split, processor: str, weights: int) -> Task:
@@ -212,7 +214,7 @@ def _own_samples(device: Device, greeting: Greeting) -> Split:
     if device.data is not None:
         return _loaded(device.data)
     data = greeting.data.model_copy(update={"root": device.root})
-    dataset, partition = make_data(Experiment(seed=greeting.task.seed, data=data))
+    dataset, partition = make_data(Experiment(seed=greeting.task.seed, data=data, task=greeting.task.task))
     if device.partition >= len(partition):
         raise UserError(f"partition-id = {device.partition}: accepted: 0 to {len(partition) - 1}")
     return dataset.train.select(torch.from_numpy(partition.device(device.partition)))
@@ -225,15 +227,23 @@ def _loaded(name: str) -> Split:
         if not colon:
             raise ImportError("accepted: package.module:function")
         x, y = getattr(importlib.import_module(module), function)()
-        return Split(torch.as_tensor(x), torch.as_tensor(y).to(torch.int64))
+        targets = torch.as_tensor(y)
+        return Split(torch.as_tensor(x), targets.to(torch.float32 if targets.is_floating_point() else torch.int64))
     except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
         raise UserError(f"data = {name!r}: cannot be used: {error}") from None
 
 
 def _check_samples(samples: Split, name: str, task: TaskSpec) -> None:
     x, y = samples.x, samples.y
-    if tuple(x.shape[1:]) != task.input_shape or y.shape != x.shape[:1]:
+    if tuple(x.shape[1:]) != task.input_shape or y.shape[:1] != x.shape[:1]:
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
         raise UserError(f"data = {name!r}: returns shapes {shapes}; accepted: n x {task.input_shape} and n labels")
-    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
+    learning = find_task(task.task)
+    try:
+        learning.check(y)
+    except ValueError as error:
+        raise UserError(f"data = {name!r}: {error}") from None
+    if len(y) and learning.outputs(task.classes, y) != task.classes:
+        raise UserError(f"data = {name!r}: targets of shape {tuple(y.shape)}; accepted: {task.classes} per sample")
+    if len(y) and not y.is_floating_point() and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
         raise UserError(f"data = {name!r}: labels from {y.min()} to {y.max()}; accepted: 0 to {task.classes - 1}")
