@@ -44,7 +44,7 @@ def wall_engine(name: str, emit: Any, rules: DefenceRules = UNDEFENDED, **limits
     """The engine of a run of 60 s that no device has joined yet."""
     setup = EngineSetup(
         method=method_named(name),
-        executor=LazyExecutor(1, [], lambda job: Score(0, 0.0, 1)),
+        executor=LazyExecutor(1, [], lambda job: Score(((0.0,),), 0.0, 1)),
         initial=INITIAL,
         emit=emit,
         seed=4,

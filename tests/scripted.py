@@ -75,7 +75,7 @@ class ScriptedExecutor:
             made = self.train(job)
             return made if isinstance(made, TrainingResult) else TrainingResult(made, epochs=job.objective.epochs or 1)
         if isinstance(job, EvaluateJob):
-            return Score(0, 0.0, 1)
+            return Score(((0.0,),), 0.0, 1)
         return self.table.copy()
 
     def discard(self, ticket: int) -> None:

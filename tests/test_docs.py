@@ -14,7 +14,6 @@ from cabafl.config import Experiment, load_experiment
 from cabafl.data.catalogue import DESCRIPTIONS
 from cabafl.engine.changes import CHANGEABLE
 from cabafl.lifecycle.simulate import simulate
-from cabafl.recording.events import Evaluated
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -156,7 +155,7 @@ def test_example_model_works() -> None:
 
 
 def test_example_method_is_the_one_in_the_document() -> None:
-    for name, document in (("my_method.py", "methods.md"), ("my_model.py", "models.md")):
+    for name, document in (("my_method.py", "methods.md"), ("my_model.py", "models.md"), ("my_task.py", "tasks.md")):
         assert (DOCS / "examples" / name).read_text(encoding="utf-8") in page(document)
 
 
@@ -165,7 +164,7 @@ def test_run_folder_page_names_every_file_figure_column_and_event(tmp_path: Path
     text = page("run-folder.md")
     events: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().split()]
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    names |= set(result.summary) | set(Evaluated._fields)
+    names |= set(result.summary) | set(result.metrics.columns)
     names |= {event["event"] for event in events} | {key for event in events for key in event}
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 

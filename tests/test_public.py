@@ -10,11 +10,13 @@ import cabafl
 NAMES = [
     "Experiment",
     "Job",
+    "LearningTask",
     "Method",
     "Objective",
     "Parameters",
     "Result",
     "Server",
+    "TaskMetric",
     "Upload",
     "UserError",
     "__version__",

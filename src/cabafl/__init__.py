@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cabafl.config import Experiment, load_experiment
     from cabafl.errors import UserError
+    from cabafl.learning.learning_task import LearningTask, TaskMetric
     from cabafl.lifecycle.simulate import Result, resume, simulate
     from cabafl.methods.base import Job, Method, Objective, Parameters, Server, Upload
     from cabafl.reporting.report import build_report
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Experiment",
     "Job",
+    "LearningTask",
     "Method",
     "Objective",
     "Parameters",
     "Result",
     "Server",
+    "TaskMetric",
     "Upload",
     "UserError",
     "__version__",
@@ -33,6 +36,7 @@ __all__ = [
 _HOMES = {
     "cabafl.config": ("Experiment", "load_experiment"),
     "cabafl.errors": ("UserError",),
+    "cabafl.learning.learning_task": ("LearningTask", "TaskMetric"),
     "cabafl.lifecycle.simulate": ("Result", "resume", "simulate"),
     "cabafl.methods.base": ("Job", "Method", "Objective", "Parameters", "Server", "Upload"),
     "cabafl.reporting.report": ("build_report",),

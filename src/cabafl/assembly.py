@@ -32,6 +32,7 @@ from cabafl.fleet import (
     tiered_fleet,
 )
 from cabafl.fleet.attacks import STRENGTHS
+from cabafl.learning.builtin_tasks import chosen_metrics, find_task
 from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
 from cabafl.learning.spec import TaskSpec
@@ -40,6 +41,7 @@ from cabafl.methods.base import Method
 from cabafl.names import GIVEN, is_function, is_given
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
+from cabafl.recording.scale import MetricInfo
 from cabafl.rng import rng
 
 
@@ -72,6 +74,8 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
     slots = slots_for(experiment, len(partition), method)
     method = settled(method, len(partition), simulated=True)
     check_fit(method, task)
+    if experiment.fleet.faults.attack == "label-flip" and not dataset.has_classes:
+        raise _no_classes("fleet.faults.attack = 'label-flip'", experiment, "sign-flip, noise, scale, claim")
     try:
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
@@ -113,6 +117,7 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
         learning_rate=training.learning_rate,
         momentum=training.momentum,
         defence=DefenceRules(**run.defence.model_dump()),
+        metrics=parts.task.goal.metrics,
         average=None if run.average is None else AverageRule(run.average, run.average_power, run.average_decay),
         keep_best=run.keep != "last",
     )
@@ -137,6 +142,11 @@ def slots_for(experiment: Experiment, devices: int, method: Method) -> int:
 def check_fit(method: Method, task: Task) -> None:
     """Raises `UserError` if network, privacy and method do not go together."""
     needs = method.needs()
+    if needs.features == "labels" and not task.dataset.has_classes:
+        raise UserError(
+            f"method.features = 'labels': the samples have no classes (task.name = {task.spec.task.name!r}); accepted: "
+            "activations, activation_counts"
+        )
     if needs.features not in (None, "labels"):
         find_layer(task.model.network, task.feature_layer)
     if task.dp is None:
@@ -150,10 +160,21 @@ def check_fit(method: Method, task: Task) -> None:
         pass  # raises for layers it cannot handle
 
 
+def _no_classes(what: str, experiment: Experiment, accepted: str) -> UserError:
+    return UserError(
+        f"{what}: the samples have no classes (task.name = {experiment.task.name!r}); accepted: {accepted}"
+    )
+
+
 def settled(method: Method, devices: int, simulated: bool) -> Method:
     """The method with parameters that suit its fleet; see `Parameters.settled`."""
     parameters = method.parameters.settled(devices, simulated)
     return method if parameters is method.parameters else type(method)(parameters)
+
+
+def metric_of(experiment: Experiment) -> MetricInfo:
+    """The metric that runs of the experiment are judged by."""
+    return chosen_metrics(find_task(experiment.task), experiment.task)[0].info
 
 
 def with_given(experiment: Experiment, given: Any) -> tuple[Experiment, Dataset | None]:
@@ -187,7 +208,15 @@ def load_data(experiment: Experiment, test_only: bool = False) -> Dataset:
         dataset = read_test(name, options) if test_only else read(name, devices, section.partition, options)
     else:
         root = Path(section.root).expanduser() if section.root else None
-        dataset = data.load(name, root=root, labels=section.labels, seed=experiment.seed, devices=devices, hub=options)
+        dataset = data.load(
+            name,
+            root=root,
+            labels=section.labels,
+            seed=experiment.seed,
+            devices=devices,
+            hub=options,
+            targets=find_task(experiment.task).targets,
+        )
     if not len(dataset.train) and not test_only:
         raise UserError(f"data.dataset = {name!r}: has test samples only; accepted: on a server (`cabafl deploy`)")
     return dataset
@@ -199,6 +228,8 @@ def make_data(experiment: Experiment, dataset: Dataset | None = None) -> tuple[D
     devices = None if section.devices == "auto" else section.devices
     if dataset is None:
         dataset = load_data(experiment)
+    if section.partition in ("dirichlet", "shards") and not dataset.has_classes:
+        raise _no_classes(f"data.partition = {section.partition!r}", experiment, "iid, natural")
 
     def split(train: Split, devices: int | None, min_samples: int) -> Partition:
         return make_partition(
@@ -223,6 +254,22 @@ def make_data(experiment: Experiment, dataset: Dataset | None = None) -> tuple[D
         return dataset, partition
     dataset = dataset.with_train(_sample_users(dataset.train, partition, limit, seed))
     return dataset, split(dataset.train, None, 1)
+
+
+def _load(experiment: Experiment, devices: int | None) -> Dataset:
+    section = experiment.data
+    dataset = data.load(
+        section.dataset,
+        root=Path(section.root).expanduser() if section.root else None,
+        labels=section.labels,
+        seed=experiment.seed,
+        devices=devices,
+        hub=data.HubOptions(**{key: getattr(section, key) for key in HUB_KEYS}),
+        targets=find_task(experiment.task).targets,
+    )
+    if section.partition in ("dirichlet", "shards") and not dataset.has_classes:
+        raise _no_classes(f"data.partition = {section.partition!r}", experiment, "iid, natural")
+    return dataset
 
 
 def _limit_test(dataset: Dataset, limit: int | None, seed: int) -> Dataset:

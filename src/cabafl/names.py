@@ -24,6 +24,7 @@ FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:functio
 PartitionName = Literal["iid", "dirichlet", "natural", "shards", "coarse-balanced"]
 LabelLevel = Literal["fine", "coarse"]  # of CIFAR-100: 100 or 20 classes
 AttackName = Literal["sign-flip", "noise", "scale", "label-flip", "claim"]  # what simulated liars do
+TargetKind = Literal["class", "numbers", "labels", "tokens"]  # what a network predicts for a sample
 
 PARTITIONS: tuple[str, ...] = get_args(PartitionName)
 LABEL_LEVELS: tuple[str, ...] = get_args(LabelLevel)

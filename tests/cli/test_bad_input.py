@@ -47,6 +47,7 @@ def nan_arrays(root: Path) -> str:
     return str(arrays(root / "nan.npz", x_train=x))
 
 
+NUMBERS = ["task.name=regression", "data.dataset=synthetic", "data.partition=natural", "model.name=mlp"]
 BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     "wrong key": (["method.gama=0.3"], "method.gama = 0.3: unknown key, did you mean 'gamma'?"),
     "wrong section key": (["data.betta=0.3"], "data.betta = 0.3: unknown key, did you mean 'beta'?"),
@@ -86,6 +87,19 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     "tier counts": (["fleet.tiers={ high = 3 }"], "fleet.tiers: the counts add up to 3"),
     "unknown tier": (["fleet.tiers={ fast = 3 }"], "excellent"),
     "not a setting": (["data.beta"], "data.beta"),
+    "unknown task": (["task.name=regresion"], "task.name = 'regresion': unknown, did you mean 'regression'?"),
+    "task not found": (["task.name=nowhere:Task"], "task.name = 'nowhere:Task': cannot be imported"),
+    "unknown metric": (["task.metrics=mse"], "task.metrics = 'mse': unknown; accepted: accuracy, macro_f1, top5"),
+    "classes as numbers": (
+        ["task.name=regression"],
+        "task.name = 'regression': the targets of the data are int64 of shape (1000,); accepted: floating-point",
+    ),
+    "partition by class": ([*NUMBERS, "data.partition=dirichlet"], "data.partition = 'dirichlet': the samples have no"),
+    "label features": ([*NUMBERS, "method.features=labels"], "method.features = 'labels': the samples have no classes"),
+    "flipped numbers": (
+        [*NUMBERS, "fleet.faults.attack=label-flip"],
+        "fleet.faults.attack = 'label-flip': the samples",
+    ),
     "no GPU": (["run.device=cuda"], "run.device = 'cuda'"),
     "bad device": (["run.device=tpu"], "run.device = 'tpu'"),
 }

@@ -47,7 +47,8 @@ FOUND = {
     "in_flight": 1,
     "online": 1,
     "since_upload": 1.0,
-    "accuracy": None,
+    "metric": {"name": "accuracy", "more_is_better": True, "percent": True},
+    "value": None,
     "devices": [LINE, {**LINE, "device": 1, "online": False, "seen": None, "since": None, "declined": "not [red] now"}],
 }
 

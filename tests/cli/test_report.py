@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from cabafl.cli.report import parse_targets, report, write_report
 from cabafl.errors import UserError
+from cabafl.recording.scale import MetricInfo
 from tests.reporting.sample_runs import write_run
 
 
@@ -53,4 +54,7 @@ def test_wrong_targets_are_refused(text: str) -> None:
 
 def test_valid_targets_are_parsed() -> None:
     assert parse_targets("40, 45.5") == [40, 45.5]
+    assert parse_targets("0.5,-2", MetricInfo("r2")) == [0.5, -2]
+    with pytest.raises(UserError, match="--targets = 'x': accepted: values of r2 separated by commas"):
+        parse_targets("x", MetricInfo("r2"))
     assert parse_targets(None) is None

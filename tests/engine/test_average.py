@@ -66,7 +66,7 @@ class Judge:
     def __call__(self, job: ExecutorJob) -> Any:
         if isinstance(job, EvaluateJob):
             self.seen.append(tuple(job.weights.tolist()))
-            return Score(0, float(job.weights[0]), 1)
+            return Score(((0.0,),), float(job.weights[0]), 1)
         return TrainingResult(job.weights)
 
 
@@ -123,7 +123,7 @@ def test_without_averaging_the_result_is_the_last_model() -> None:
     engine = on_virtual_clock(None, judge, events)
     assert engine.result is engine.model
     assert len(judge.seen) == 5  # one evaluation per version, not two
-    assert all(row.averaged_accuracy is None for row in events if isinstance(row, Evaluated))
+    assert all(row.averaged_value is None for row in events if isinstance(row, Evaluated))
 
 
 @given(st.floats(0, 30), st.integers(1, 60))

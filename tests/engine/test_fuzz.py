@@ -96,7 +96,7 @@ def make(name: str) -> Method:
 def engine_for(name: str, slots: int, rules: DefenceRules, timeout: Any, events: list[Event]) -> WallEngine:
     setup = EngineSetup(
         method=make(name),
-        executor=LazyExecutor(1, [], lambda job: Score(0, 0.0, 1)),
+        executor=LazyExecutor(1, [], lambda job: Score(((0.0,),), 0.0, 1)),
         initial=INITIAL,
         emit=events.append,
         seed=4,

@@ -7,10 +7,13 @@ import numpy as np
 from cabafl.engine.ledger import Ledger
 from cabafl.engine.outbox import PENDING_LIMIT, Outbox, PendingScore
 from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt
+from cabafl.learning.builtin_tasks import Classification
 from cabafl.learning.evaluation import Score
 from cabafl.recording.events import Evaluated, Event, Noted
 
 WEIGHTS = np.zeros(1, dtype=np.float32)
+
+METRICS = Classification().metrics()[:1]
 
 
 class SlowExecutor:
@@ -32,7 +35,7 @@ class SlowExecutor:
     def result(self, ticket: int, interrupt: Interrupt | None = None) -> Any:
         job = self.jobs[ticket]
         assert isinstance(job, EvaluateJob)
-        return Score(3 + job.chunk, 2.0, 10)
+        return Score(((3.0 + job.chunk,),), 2.0, 10)
 
     def discard(self, ticket: int) -> None:
         pass
@@ -49,7 +52,7 @@ def pending(executor: SlowExecutor, version: int) -> PendingScore:
 
 def test_events_behind_a_pending_evaluation_wait_for_it() -> None:
     executor, emitted = SlowExecutor(), list[Event]()
-    outbox, ledger = Outbox(executor, emitted.append), Ledger(downloads=3, uploads=2)
+    outbox, ledger = Outbox(executor, emitted.append, METRICS), Ledger(downloads=3, uploads=2)
     outbox.put(Noted(0.0, "first", {}))
     outbox.put_row(1.0, pending(executor, 4), ledger)
     ledger.uploads = 99  # later counts do not change the row
@@ -61,7 +64,7 @@ def test_events_behind_a_pending_evaluation_wait_for_it() -> None:
     outbox.flush()
     row = emitted[1]
     assert isinstance(row, Evaluated)
-    assert (row.time, row.version, row.accuracy, row.loss, row.downloads, row.uploads) == (1.0, 4, 7 / 20, 0.2, 3, 2)
+    assert (row.time, row.version, row.value, row.loss, row.downloads, row.uploads) == (1.0, 4, 7 / 20, 0.2, 3, 2)
     assert [event.time for event in emitted] == [0.0, 1.0, 2.0]
     outbox.put(Noted(3.0, "at once", {}))
     assert len(emitted) == 4
@@ -69,7 +72,7 @@ def test_events_behind_a_pending_evaluation_wait_for_it() -> None:
 
 def test_the_engine_waits_if_too_many_evaluations_are_pending() -> None:
     executor, emitted = SlowExecutor(), list[Event]()
-    outbox = Outbox(executor, emitted.append)
+    outbox = Outbox(executor, emitted.append, METRICS)
     for version in range(PENDING_LIMIT + 1):
         assert emitted == []
         outbox.put_row(float(version), pending(executor, version), Ledger())

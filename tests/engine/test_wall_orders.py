@@ -24,7 +24,7 @@ def made(method: Told, events: list[Event], slots: int = 2, **limits: Any) -> Wa
     """An engine whose devices have not joined."""
     setup = EngineSetup(
         method=method,
-        executor=LazyExecutor(1, [], lambda job: Score(0, 0.0, 1)),
+        executor=LazyExecutor(1, [], lambda job: Score(((0.0,),), 0.0, 1)),
         initial=INITIAL,
         emit=events.append,
         seed=1,

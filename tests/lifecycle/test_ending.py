@@ -68,8 +68,8 @@ def test_a_run_ends_at_the_evaluation_that_reaches_the_target(workers: int, tmp_
     whole = load_experiment(None, settings("fedavg", "run.workers=0"))
     simulate(whole, tmp_path / "whole")
     rows = read_metrics(tmp_path / "whole")
-    target = max(r.accuracy for r in rows[: len(rows) // 2])
-    first = next(r for r in rows if r.accuracy >= target)
+    target = max(r.value for r in rows[: len(rows) // 2])
+    first = next(r for r in rows if r.value >= target)
     short = load_experiment(None, settings("fedavg", f"run.workers={workers}", f"run.stop_at={target}"))
     result = simulate(short, tmp_path / "short")
     assert result.summary["ended_by"] == "stop_at"
@@ -107,7 +107,7 @@ def test_an_interrupted_run_can_be_extended_or_cut_short(tmp_path: Path) -> None
 
 def test_a_run_that_ended_at_its_target_goes_on_without_it(tmp_path: Path) -> None:
     simulate(load_experiment(None, settings("fedavg", "run.workers=0")), tmp_path / "whole")
-    target = read_metrics(tmp_path / "whole")[3].accuracy
+    target = read_metrics(tmp_path / "whole")[3].value
     folder = tmp_path / "run"
     simulate(load_experiment(None, settings("fedavg", "run.workers=0", f"run.stop_at={target}")), folder)
     assert summary(folder)["time"] < 60
@@ -236,13 +236,13 @@ def test_the_best_model_is_kept(tmp_path: Path) -> None:
             simulate(experiment, tmp_path / name, until=40)
         resume(tmp_path / name)
     rows = read_metrics(tmp_path / "both")
-    best = max(rows, key=lambda r: r.accuracy)
+    best = max(rows, key=lambda r: r.value)
     assert summary(tmp_path / "both")["best_version"] == best.version < rows[-1].version
     kept = load_file(tmp_path / "both/model-best.safetensors")
     task = assemble(load_experiment(tmp_path / "both/experiment.toml")).task
     task.model.network.load_state_dict({key: torch.from_numpy(value) for key, value in kept.items()})
     score = task.evaluate(task.model.save(), 0)
-    assert score.correct / score.samples == best.accuracy
+    assert score.sums[0][0] / score.samples == best.value
     assert (tmp_path / "best/model.safetensors").read_bytes() == (tmp_path / "both/model-best.safetensors").read_bytes()
     assert not (tmp_path / "best/model-best.safetensors").exists()
     simulate(load_experiment(None, settings("fedavg", "run.workers=0")), tmp_path / "last")

@@ -67,15 +67,16 @@ def test_rewinding_to_the_beginning_empties_both_files(tmp_path: Path) -> None:
 
 def test_the_averaged_model_has_columns_of_its_own(tmp_path: Path) -> None:
     rows = [
-        ROW._replace(averaged_accuracy=0.25, averaged_loss=0.1 + 0.7),
-        ROW._replace(time=9.0, averaged_accuracy=0.0),
+        ROW._replace(averaged_value=0.25, averaged_loss=0.1 + 0.7),
+        ROW._replace(time=9.0, averaged_value=0.0),
     ]
     folder = fresh(tmp_path / "run")
     for row in rows:
         folder(row._replace(averaged_loss=0.8))
     folder.close()
     header = (tmp_path / "run/metrics.csv").read_text().splitlines()[0]
-    assert header == ",".join(Evaluated._fields)
+    assert header == ",".join([*ROW.columns, "averaged_accuracy", "averaged_loss"])
+    assert ROW.columns[:4] == ("time", "version", "accuracy", "loss")
     assert read_metrics(tmp_path / "run") == [row._replace(averaged_loss=0.8) for row in rows]
     plain = fresh(tmp_path / "plain")
     plain(ROW)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cabafl import UserError, build_report, load_experiment, load_runs, resume
-from cabafl.recording.metrics import accuracy_figures
+from cabafl.recording.metrics import metric_figures
 
 FOLDERS = Path(__file__).parent.parent / "folders" / "0.1"
 
@@ -31,9 +31,9 @@ def test_figures_of_the_accuracy_are_computed_as_today(tmp_path: Path) -> None:
     folder = shutil.copytree(FOLDERS / "finished", tmp_path / "run")
     written = json.loads((folder / "summary.json").read_text())
     [run] = load_runs(folder)
-    assert run.summary["best_window_mean"] == accuracy_figures(run.metrics)["best_window_mean"]
+    assert run.summary["best_window_mean"] == metric_figures(run.metrics)["best_window_mean"]
     assert "stability_detrended" not in written
-    assert run.summary["stability_detrended"] == accuracy_figures(run.metrics)["stability_detrended"]
+    assert run.summary["stability_detrended"] == metric_figures(run.metrics)["stability_detrended"]
     assert len({row.version for row in run.metrics}) < len(run.metrics)
 
 
@@ -43,7 +43,7 @@ def test_a_finished_run_is_not_resumed() -> None:
 
 def test_an_interrupted_run_is_refused_and_not_changed(tmp_path: Path) -> None:
     folder = shutil.copytree(FOLDERS / "interrupted", tmp_path / "run")
-    with pytest.raises(UserError, match=r"checkpoint\.json: format 1, written by cabafl 0\.1; accepted: format 4"):
+    with pytest.raises(UserError, match=r"checkpoint\.json: format 1, written by cabafl 0\.1; accepted: format 5"):
         resume(folder)
     for path in (FOLDERS / "interrupted").iterdir():
         assert (folder / path.name).read_bytes() == path.read_bytes(), path.name

@@ -14,16 +14,20 @@ from cabafl.engine.ledger import Ledger
 from cabafl.lifecycle.summary import summarise
 from cabafl.recording.events import Dispatched, Evaluated, Event, Lost, Published, Uploaded
 from cabafl.recording.folder import RunFolder
+from cabafl.recording.scale import ACCURACY, MetricInfo
 from cabafl.reporting.runs import Run, load_runs
 
 
 def evaluations(
-    accuracy: Sequence[float], versions: Sequence[int] | None = None, every: float = 10.0
+    accuracy: Sequence[float],
+    versions: Sequence[int] | None = None,
+    every: float = 10.0,
+    metric: MetricInfo = ACCURACY,
 ) -> list[Evaluated]:
     """One evaluation per accuracy; each adds ten downloads, nine uploads and 100 joules, and by default a version."""
     pairs = zip(range(len(accuracy)) if versions is None else versions, accuracy, strict=True)
     return [
-        Evaluated(every * i, version, value, 1.0, 10 * i, 9 * i, 0, 19 * i, 1900 * i, 100.0 * i)
+        Evaluated(every * i, version, value, 1.0, 10 * i, 9 * i, 0, 19 * i, 1900 * i, 100.0 * i, metric=metric)
         for i, (version, value) in enumerate(pairs)
     ]
 
@@ -54,11 +58,12 @@ def write_run(
     settings: str = "",
     finished: bool = True,
     versions: Sequence[int] | None = None,
+    metric: MetricInfo = ACCURACY,
 ) -> Path:
     """Writes a run folder; ``settings`` are lines of TOML after the method's name."""
     toml = f'seed = {seed}\n[method]\nname = "{method}"\n{settings}\n'
-    recorder = RunFolder.create(folder, toml, {})
-    rows, happened = evaluations(accuracy, versions), events(jobs)
+    recorder = RunFolder.create(folder, toml, {} if metric == ACCURACY else {"metric": metric.described()})
+    rows, happened = evaluations(accuracy, versions, metric=metric), events(jobs)
     for event in happened:
         recorder(event)
     for row in rows:

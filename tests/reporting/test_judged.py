@@ -30,7 +30,7 @@ def test_runs_with_averaged_models_are_judged_by_them(folders: Path, tmp_path: P
     chosen, by = judged(runs)
     assert by == "averaged"
     for run, raw in zip(chosen, runs, strict=True):
-        assert [row.accuracy for row in run.metrics] == [row.averaged_accuracy for row in raw.metrics]
+        assert [row.value for row in run.metrics] == [row.averaged_value for row in raw.metrics]
         assert run.summary["best_window_mean"] == raw.summary["averaged"]["best_window_mean"]
         assert run.summary["raw"]["best_window_mean"] == raw.summary["best_window_mean"]
     written = build_report(runs, tmp_path)

@@ -34,7 +34,7 @@ def no_training(features: list[range] | None = None, width: int = 0, copy: bool 
             return TrainingResult(job.weights.copy() if copy else job.weights)
         if isinstance(job, FeatureJob):
             return rng(1, "bench features", job.devices.start).random((len(job.devices), width))
-        return Score(0, 0.0, 1)
+        return Score(((0.0,),), 0.0, 1)
 
     return LazyExecutor(1, features or [], work)
 

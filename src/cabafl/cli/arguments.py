@@ -13,7 +13,10 @@ Settings = Annotated[
     ),
 ]
 Targets = Annotated[
-    str | None, typer.Option(help="Target accuracies in percent, e.g. 40,45; default: chosen from the curves.")
+    str | None,
+    typer.Option(
+        help="Target accuracies in percent, e.g. 40,45, or values of another metric; default: chosen from the curves."
+    ),
 ]
 Until = Annotated[
     float | None,

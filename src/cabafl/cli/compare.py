@@ -100,15 +100,16 @@ def _run_and_report(
     out: Path,
     quiet: bool,
 ) -> None:
+    from cabafl.assembly import metric_of
     from cabafl.cli.report import parse_targets, write_report
     from cabafl.comparison.grid import GridRun, make_grid
 
-    percentages = parse_targets(targets)
+    chosen = parse_targets(targets, metric_of(base))
 
     def make() -> list[GridRun]:
         return make_grid(base, variants, range(base.seed, base.seed + seeds), out)
 
     def report(labels: Mapping[Path, str], notes: Sequence[str]) -> None:
-        write_report(labels, out, percentages, quiet, notes)
+        write_report(labels, out, chosen, quiet, notes)
 
     run_and_report(make, jobs, out, report, quiet)

@@ -53,13 +53,15 @@ def compare(
 ) -> None:
     """Run several methods one after the other on the same devices, imitated here or real, and report on them."""
     require_deploy()
+    from cabafl.assembly import metric_of
     from cabafl.cli.report import parse_targets
     from cabafl.cli.run import stoppable
     from cabafl.comparison.study import make_study
 
-    percentages, out = parse_targets(targets), out.resolve()
+    out = out.resolve()
     make_log(log)  # an unknown form is an error before anything starts
     base, variants = read_comparison(file, settings, methods)
+    chosen = parse_targets(targets, metric_of(base))
     if fleet is None:
         base, study = _imitated(base, devices, time_scale, out)
     else:
@@ -67,7 +69,7 @@ def compare(
     runs = make_study(base, variants, range(base.seed, base.seed + seeds), out, study.devices)
     with stoppable(out, f"the same command and --out {out}"):
         notes = _carry_out(runs, study, base, out, log, quiet)
-        _report(runs, out, percentages, quiet, notes)
+        _report(runs, out, chosen, quiet, notes)
     if any(run.failure is not None for run in runs):
         raise typer.Exit(1)
 

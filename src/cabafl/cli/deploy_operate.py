@@ -123,12 +123,15 @@ def _command(fleet: "FleetFolder", kind: "CommandKind", values: dict[str, Any], 
 def _show_status(found: dict[str, Any]) -> None:
     import time
 
+    from cabafl.recording.scale import metric_info
+
     now = time.time()
-    accuracy = "-" if found["accuracy"] is None else f"{100 * found['accuracy']:.2f} %"
+    metric = metric_info(found["metric"])
+    value = "-" if found["value"] is None else f"{metric.text(found['value'])}{metric.unit}"
     losses = ", ".join(f"{n} {reason}" for reason, n in found["losses"].items()) or "none"
     console.print(
         f"{found['method']}: {found['state']}, {found['seconds']:,.0f} s of {found['wall_time'] or '-'}; version "
-        f"{found['version']}, accuracy {accuracy}, {found['uploads']} uploads, {found['in_flight']} jobs in flight, "
+        f"{found['version']}, {metric.title} {value}, {found['uploads']} uploads, {found['in_flight']} jobs in flight, "
         f"jobs lost: {losses}, inputs quarantined: {found['quarantined']}; {found['online']} devices online.\n"
         f"Written by the server {now - found['updated']:,.0f} s ago. Run folder: {found['run']}",
         soft_wrap=True,

@@ -11,7 +11,7 @@ from cabafl.recording.events import Dispatched, Evaluated, Event, Published, Upl
 
 
 class Progress:
-    """Shows time, uploads, versions, accuracy and speed: a live bar on a terminal, else a line per tenth of the run."""
+    """Shows time, uploads, versions, the metric, speed: a live bar on a terminal, else a line per tenth of the run."""
 
     def __init__(self, experiment: Experiment, enabled: bool, wall: bool = False) -> None:
         run = experiment.run
@@ -20,7 +20,7 @@ class Progress:
         self._enabled = enabled
         self._live = enabled and console.is_terminal
         self._dispatches = self._uploads = self._versions = 0
-        self._accuracy = "-"
+        self._metric = ""
         self._started = self._shown = time.perf_counter()
         self._tenth = -1  # the first line comes with the first evaluation, at time 0
         self._bar = bars.Progress(
@@ -52,9 +52,10 @@ class Progress:
         elif isinstance(event, Published):
             self._versions += 1
         elif isinstance(event, Evaluated):
-            self._accuracy = f"{100 * event.accuracy:.1f} %"
-            if event.averaged_accuracy is not None:
-                self._accuracy += f" (averaged {100 * event.averaged_accuracy:.1f} %)"
+            metric = event.metric
+            self._metric = f"{metric.title} {metric.text(event.value, 1)}{metric.unit}  "
+            if event.averaged_value is not None:
+                self._metric += f"(averaged {metric.text(event.averaged_value, 1)}{metric.unit})  "
         else:
             return
         now = time.perf_counter()
@@ -67,7 +68,7 @@ class Progress:
         speed = self._uploads / max(now - self._started, 1e-9)
         text = (
             f"t = {reached:,.0f} s  {self._uploads:,} uploads  {self._versions:,} versions  "
-            f"accuracy {self._accuracy}  {speed:.1f} jobs/s"
+            f"{self._metric}{speed:.1f} jobs/s"
         )
         self._bar.update(self._task, completed=done, text=text)
         tenth = int(10 * done / self._total)

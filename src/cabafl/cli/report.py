@@ -1,5 +1,6 @@
 """`cabafl report`"""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ import typer
 from cabafl.cli.arguments import Quiet, Targets
 from cabafl.cli.console import console, print_notice, print_table
 from cabafl.errors import UserError
+from cabafl.recording.scale import ACCURACY, MetricInfo
 
 if TYPE_CHECKING:
     from cabafl.reporting.report import ReportPaths
@@ -24,18 +26,18 @@ def report(
     targets: Targets = None,
     by: Annotated[
         str | None,
-        typer.Option(help="raw: accuracies of the published models | averaged: of their average (run.average)."),
+        typer.Option(help="raw: figures of the published models | averaged: of their average (run.average)."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Compare finished runs in tables, figures and a self-contained HTML page."""
     from cabafl.reporting.report import build_report
-    from cabafl.reporting.runs import load_runs
+    from cabafl.reporting.runs import load_runs, metric_of
 
     left_out: list[str] = []
-    percentages, judged = parse_targets(targets), parse_by(by)
+    judged = parse_by(by)
     runs = load_runs(folders, None, left_out.append)
-    _print(build_report(runs, out, percentages, notes=left_out, by=judged), left_out, quiet)
+    _print(build_report(runs, out, parse_targets(targets, metric_of(runs)), notes=left_out, by=judged), left_out, quiet)
 
 
 def write_report(
@@ -56,16 +58,18 @@ def write_report(
     _print(written, left_out, quiet)
 
 
-def parse_targets(text: str | None) -> list[float] | None:
-    """Parses ``40,45``; None stays None. Raises `UserError` unless all are in (0, 100]."""
+def parse_targets(text: str | None, metric: MetricInfo = ACCURACY) -> list[float] | None:
+    """Parses ``40,45``; None stays None. Raises `UserError` unless all are values of the metric."""
     if text is None:
         return None
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if not values or not all(0 < value <= 100 for value in values):
+    if metric.percent and (not values or not all(0 < value <= 100 for value in values)):
         raise UserError(f"--targets = {text!r}: accepted: percentages separated by commas, e.g. 40,45")
+    if not values or not all(map(math.isfinite, values)):
+        raise UserError(f"--targets = {text!r}: accepted: values of {metric.name} separated by commas, e.g. 0.5,0.2")
     return values
 
 

@@ -155,26 +155,36 @@ def new_folder(experiment: "Experiment") -> Path:
     raise AssertionError("there is always another number")
 
 
-def summary_table(summary: dict[str, Any]) -> Table:
-    """Formats ``summary.json`` for the terminal."""
+def _metric_rows(summary: dict[str, Any]) -> dict[str, str]:
+    """The lines about the metric of the run."""
+    from cabafl.recording.scale import metric_info
 
-    def percent(value: float | None) -> str:
-        return "too few versions" if value is None else f"{100 * value:.2f}"
+    metric = metric_info(summary.get("metric"))
+    unit, final, averaged = " (%)" * metric.percent, f"final_{metric.name}", summary.get("averaged")
+
+    def text(value: float | None) -> str:
+        return "too few versions" if value is None else metric.text(value)
 
     def window(figures: dict[str, Any]) -> str:
-        best = percent(figures["best_window_mean"])
+        best = text(figures["best_window_mean"])
         deviation = figures["best_window_deviation"]
-        return best if deviation is None else f"{best} ± {100 * deviation:.2f}"
+        return best if deviation is None else f"{best} ± {metric.text(deviation)}"
 
-    averaged = summary.get("averaged")
+    return {
+        f"{metric.title}, best window of {summary['window']} versions{unit}": window(summary),
+        f"final {metric.title}{unit}": text(summary[final]),
+        **({} if averaged is None else {f"averaged model, best window{unit}": window(averaged)}),
+        **({} if averaged is None else {f"averaged model, final {metric.title}{unit}": text(averaged[final])}),
+        f"stability (deviation of the moving average){unit}": text(summary["stability"]),
+        f"the same around its trend{unit}": text(summary["stability_detrended"]),
+    }
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """Formats ``summary.json`` for the terminal."""
     losses = ", ".join(f"{n} {reason}" for reason, n in summary["losses"].items()) or "none"
     rows = {
-        f"accuracy, best window of {summary['window']} versions (%)": window(summary),
-        "final accuracy (%)": percent(summary["final_accuracy"]),
-        **({} if averaged is None else {"averaged model, best window (%)": window(averaged)}),
-        **({} if averaged is None else {"averaged model, final accuracy (%)": percent(averaged["final_accuracy"])}),
-        "stability (deviation of the moving average) (%)": percent(summary["stability"]),
-        "the same around its trend (%)": percent(summary["stability_detrended"]),
+        **_metric_rows(summary),
         "fairness (variance of selection shares)": "-" if summary["fairness"] is None else f"{summary['fairness']:.2e}",
         f"{summary['clock']} time (s)": f"{summary['time']:,.0f}",
         "versions published": f"{summary['versions']:,}",

@@ -34,18 +34,19 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Run every combination of the values of some keys and report on them. Finished runs are not repeated."""
+    from cabafl.assembly import metric_of
     from cabafl.cli.report import parse_targets, write_report
     from cabafl.cli.run import file_and_settings
     from cabafl.comparison.grid import make_runs
     from cabafl.comparison.sweep import plan_sweep
 
-    percentages = parse_targets(targets)
     plan = plan_sweep(*file_and_settings(file, settings), methods, seeds)
+    chosen = parse_targets(targets, metric_of(plan.cases[0].experiment))
 
     def make() -> "list[GridRun]":
         return make_runs(plan.cases, range(plan.seed, plan.seed + seeds), out)
 
     def report(labels: Mapping[Path, str], notes: Sequence[str]) -> None:
-        write_report(labels, out, percentages, quiet, notes, plan.sweep)
+        write_report(labels, out, chosen, quiet, notes, plan.sweep)
 
     run_and_report(make, jobs, out, report, quiet)

@@ -31,7 +31,11 @@ Searched = Annotated[
     ),
 ]
 MetricName = Annotated[
-    str, typer.Option(help="What to optimise: accuracy, time_to_45, energy_to_45, transfers_to_45 (any percentage).")
+    str | None,
+    typer.Option(
+        help="What to optimise: the metric of the task (accuracy; the default), or time_to_45, energy_to_45, "
+        "transfers_to_45 (any percentage)."
+    ),
 ]
 Budget = Annotated[str | None, typer.Option(help="Wall time of the search, e.g. 90s, 20m, 4h; earlier calls count.")]
 TrialCount = Annotated[int | None, typer.Option(help="Number of trials instead, or as well.", min=1)]
@@ -41,7 +45,7 @@ Rungs = Annotated[int, typer.Option(help="Rungs, each three times as long as the
 def tune(
     file: ExperimentFile = None,
     settings: Searched = None,
-    metric: MetricName = "accuracy",
+    metric: MetricName = None,
     budget: Budget = None,
     trials: TrialCount = None,
     rungs: Rungs = 3,
@@ -54,6 +58,7 @@ def tune(
 ) -> None:
     """Search for the best values of some keys: bad trials stop early, good ones go on from their checkpoints."""
     _require_optuna()
+    from cabafl.assembly import metric_of
     from cabafl.cli.run import file_and_settings
     from cabafl.comparison.grid import locked
     from cabafl.comparison.tuning.metric import parse_metric
@@ -63,8 +68,9 @@ def tune(
     if budget is None and trials is None:
         raise UserError("--budget, --trials: neither is given; accepted: one or both, e.g. --budget 4h")
     seconds = None if budget is None else parse_duration(budget)
-    cores, chosen = parse_jobs(jobs), parse_metric(metric)
-    plan = SearchPlan(parse_space(*file_and_settings(file, settings)), chosen, rungs, seeds, trials, seconds)
+    cores, space = parse_jobs(jobs), parse_space(*file_and_settings(file, settings))
+    chosen = parse_metric(metric, metric_of(space.experiment(space.first)))
+    plan = SearchPlan(space, chosen, rungs, seeds, trials, seconds)
     with locked(out):
         search = _search(plan, cores, out, quiet)
         _report(plan, search, out, quiet)
@@ -199,6 +205,10 @@ def _line(plan: "SearchPlan", trial: "Trial") -> str:
     values = ", ".join(f"{key} = {value_text(value)}" for key, value in trial.values.items())
     score, metric = trial.scores[-1], plan.metric
     shown = (
-        f"{100 * score:.2f} %" if metric.cost is None else f"{score:,.1f}" if metric.reached(score) else "not reached"
+        f"{metric.info.text(score)}{metric.info.unit}"
+        if metric.cost is None
+        else f"{score:,.1f}"
+        if metric.reached(score)
+        else "not reached"
     )
     return f"trial {trial.number}, rung {len(trial.scores)} of {plan.rungs}: {metric.name} {shown}  ({values})"

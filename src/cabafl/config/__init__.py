@@ -11,6 +11,7 @@ from cabafl.config.sections import (
     ModelSection,
     PrivacySection,
     RunSection,
+    TaskSection,
     TrainingSection,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "ModelSection",
     "PrivacySection",
     "RunSection",
+    "TaskSection",
     "TrainingSection",
     "apply_override",
     "load_experiment",

@@ -17,6 +17,7 @@ from cabafl.config.sections import (
     PrivacySection,
     RunSection,
     Section,
+    TaskSection,
     TrainingSection,
 )
 from cabafl.errors import UserError
@@ -33,6 +34,7 @@ class Experiment(Section):
         1, ge=0, description="determines all random choices: partition, speeds, initial weights, selection, shuffling"
     )
     data: DataSection = DataSection()
+    task: TaskSection = TaskSection()
     model: ModelSection = ModelSection()
     training: TrainingSection = TrainingSection()
     fleet: FleetSection = FleetSection()

@@ -107,6 +107,23 @@ class DataSection(Section):
         return self
 
 
+class TaskSection(Section):
+    """What the network learns, and the metric that runs are judged by."""
+
+    name: str = Field(
+        "classification",
+        description="classification | regression | multilabel | next-token | my_package.my_module:MyTask",
+    )
+    metric: str | None = Field(None, description="metric that runs are judged by; default: the first of the task")
+    metrics: list[str] | None = Field(None, description="metrics recorded beside it; default: the task's usual ones")
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        """On the command line, ``task.metrics=macro_f1,top5`` is easier to write than a list in TOML."""
+        return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
 class ModelSection(Section):
     """The network to train."""
 
@@ -319,10 +336,12 @@ class RunSection(Section):
         description="length of a run on real devices in seconds (`cabafl deploy`); most wall seconds of a simulation",
     )
     stop_at: float | None = Field(
-        None, allow_inf_nan=False, description="end the run when an evaluation reaches this accuracy (0 to 1)"
+        None,
+        allow_inf_nan=False,
+        description="end the run when an evaluation reaches this value of the task's metric, e.g. 0.9",
     )
     patience: int | None = Field(
-        None, ge=1, description="end the run after this many evaluations in a row without a new best accuracy"
+        None, ge=1, description="end the run after this many evaluations in a row that are not the best so far"
     )
     keep: Literal["last", "best", "both"] = Field(
         "last", description="what model.safetensors is: last | best (evaluated) | both (the best one beside it)"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from cabafl.data.catalogue import DESCRIPTIONS, DataInfo, HubOptions, data_home, folder_of
 from cabafl.errors import UserError
-from cabafl.names import DATASETS, HUB, LABEL_LEVELS, LabelLevel
+from cabafl.names import DATASETS, HUB, LABEL_LEVELS, LabelLevel, TargetKind
 from cabafl.validation import unknown
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ def load(
     seed: int = 1,
     devices: int | None = None,
     hub: HubOptions | None = None,
+    targets: TargetKind = "class",
 ) -> "Dataset":
     """Reads the data set ``name`` from ``root`` (default: its folder in `data_home`).
 
-    ``seed`` and ``devices`` only affect ``synthetic``; ``labels`` selects the label level of ``cifar100``; ``hub`` says
-    how to read ``hf:NAME_OR_FOLDER``. Raises `UserError` if a file is missing or cannot be used.
+    ``seed``, ``devices`` and ``targets`` only affect ``synthetic``; ``labels`` selects the label level of ``cifar100``;
+    ``hub`` says how to read ``hf:NAME_OR_FOLDER``. Raises `UserError` if a file is missing or cannot be used.
     """
     _check(name, labels)
     try:
@@ -34,12 +35,16 @@ def load(
             from cabafl.data import hf
 
             return hf.read(name.removeprefix(HUB), root, hub or HubOptions())
-        return _read(name, root, labels, seed, devices)
+        if name == "synthetic":
+            from cabafl.data import synthetic
+
+            return synthetic.generate(seed, devices, targets)
+        return _read(name, root, labels)
     except OSError as error:  # e.g. a folder without read permission
         raise UserError(f"data set {name} cannot be read: {error}") from None
 
 
-def _read(name: str, root: Path | None, labels: LabelLevel, seed: int, devices: int | None) -> "Dataset":
+def _read(name: str, root: Path | None, labels: LabelLevel) -> "Dataset":
     folder = folder_of(name, root)
     match name:  # imported on demand: readers load torch
         case "mnist5k":
@@ -66,14 +71,10 @@ def _read(name: str, root: Path | None, labels: LabelLevel, seed: int, devices: 
             from cabafl.data import idx
 
             return idx.read(folder, name)
-        case "npz":
+        case _:
             from cabafl.data import npz
 
             return npz.read(root)
-        case _:
-            from cabafl.data import synthetic
-
-            return synthetic.generate(seed, devices)
 
 
 def _check(name: str, labels: str) -> None:

@@ -66,6 +66,11 @@ class Dataset:
         """Converts stored samples to network inputs: normalised float32 images, float32 vectors, int64 text."""
         return network_inputs(x, self.kind, self.mean, self.deviation)
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether every sample has one class."""
+        return self.test.y.dim() == 1 and not self.test.y.is_floating_point()
+
     def with_test(self, test: Split) -> "Dataset":
         """A copy with other test samples."""
         return replace(self, test=test)

@@ -20,6 +20,8 @@ from cabafl.engine.ledger import Ledger
 from cabafl.engine.outbox import Outbox, PendingScore
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
+from cabafl.learning.builtin_tasks import Classification
+from cabafl.learning.learning_task import TaskMetric
 from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
 from cabafl.recording.events import Event, Lost, Noted, Published, Uploaded
@@ -66,6 +68,7 @@ class EngineSetup:
     defence: DefenceRules = AUTOMATIC
     average: AverageRule | None = None
     keep_best: bool = False
+    metrics: tuple[TaskMetric, ...] = tuple(Classification().metrics()[:1])  # the first is the one of the run
 
 
 @dataclass(slots=True)
@@ -111,7 +114,9 @@ class Engine(ABC):
         self.momentum = setup.momentum
         self.defence = Defence(setup.defence, self.defaults, self.note, setup.trainable, claimed)
         self.sizes = sizes = self.defence.bounded(claimed)
-        self.outbox = Outbox(setup.executor, setup.emit, BestModel() if setup.keep_best else None)
+        self.metrics = setup.metrics
+        best = BestModel(setup.metrics[0].more_is_better) if setup.keep_best else None
+        self.outbox = Outbox(setup.executor, setup.emit, setup.metrics, best)
         self.idle = IdleSet(len(sizes), np.flatnonzero(sizes > 0))
         self.changes: dict[str, Value] = {}  # made by the operator, by key
         self.stopping: Literal["no", "soon", "now"] = "no"  # whether the operator ends the run

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from cabafl.engine.best import BestModel
 from cabafl.engine.ledger import Ledger
 from cabafl.execution.base import EvaluateJob, Executor
+from cabafl.learning.evaluation import figures, total
+from cabafl.learning.learning_task import TaskMetric
 from cabafl.methods.base import Weights
 from cabafl.recording.events import Evaluated, Event
 
@@ -14,12 +16,12 @@ PENDING_LIMIT = 16  # pending evaluations at which the engine waits for the olde
 
 
 class PendingScore:
-    """Accuracy and loss of one version, and of the average up to it if there is one; computed in fixed chunks that are
-    added in order."""
+    """The metrics and the loss of one version, and of the average up to it if there is one; computed in fixed chunks
+    that are added in order."""
 
-    def __init__(self, version: int, value: tuple[float, ...] | None = None) -> None:
+    def __init__(self, version: int, value: dict[str, float] | None = None) -> None:
         self.version = version
-        self.value = value
+        self.value = value  # by column
         self.model: Weights | None = None  # the last of the models, until the score is there
         self._tickets: list[list[int]] = []  # per model
 
@@ -33,15 +35,13 @@ class PendingScore:
         """Whether `get` returns without waiting."""
         return self.value is not None or all(executor.done(ticket) for tickets in self._tickets for ticket in tickets)
 
-    def get(self, executor: Executor) -> tuple[float, ...]:
-        """Accuracy and mean loss of each model; waits for them if necessary."""
+    def get(self, executor: Executor, metrics: Sequence[TaskMetric]) -> dict[str, float]:
+        """Column -> value, ``averaged_...`` for the second model; waits for the results if necessary."""
         if self.value is None:
-            value: list[float] = []
-            for tickets in self._tickets:
-                parts = [executor.result(ticket) for ticket in tickets]
-                samples = sum(part.samples for part in parts)
-                value += [sum(part.correct for part in parts) / samples, sum(part.loss for part in parts) / samples]
-            self.value = tuple(value)
+            self.value = {}
+            for tickets, prefix in zip(self._tickets, ("", "averaged_"), strict=False):
+                found = figures(total([executor.result(ticket) for ticket in tickets]), metrics)
+                self.value |= {f"{prefix}{name}": value for name, value in found.items()}
         return self.value
 
 
@@ -58,8 +58,15 @@ class Outbox:
     ``patient``: every evaluation is waited for, so that what it shows can end the run at that very time.
     """
 
-    def __init__(self, executor: Executor, emit: Callable[[Event], None], best: BestModel | None = None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        emit: Callable[[Event], None],
+        metrics: Sequence[TaskMetric],
+        best: BestModel | None = None,
+    ) -> None:
         self._executor = executor
+        self._metrics = metrics
         self._emit = emit
         self.put = emit  # emits or queues an event
         self.waiting: deque[Event | _PendingRow] = deque()  # starts with a pending row
@@ -89,13 +96,20 @@ class Outbox:
             if isinstance(entry, _PendingRow):
                 if not (wait or entry.score.ready(self._executor)):
                     return
-                score = entry.score
-                accuracy, loss, *averaged = score.get(self._executor)
-                if self.best is not None:
-                    self.best.see(averaged[0] if averaged else accuracy, score.version, entry.time, score.model)
-                score.model = None
-                entry = Evaluated(entry.time, score.version, accuracy, loss, *entry.totals, *averaged)
+                entry = self._evaluated(entry)
                 self._pending -= 1
             self.waiting.popleft()
             self._emit(entry)
         self.put = self._emit
+
+    def _evaluated(self, row: _PendingRow) -> Evaluated:
+        """The event of an evaluation, once its score is known."""
+        metric = self._metrics[0].info
+        value = dict(row.score.get(self._executor, self._metrics))
+        main, loss = value.pop(metric.name), value.pop("loss")
+        averaged = value.pop(f"averaged_{metric.name}", None), value.pop("averaged_loss", None)
+        more = tuple(value.items())
+        if self.best is not None:
+            self.best.see(main if averaged[0] is None else averaged[0], row.score.version, row.time, row.score.model)
+        row.score.model = None
+        return Evaluated(row.time, row.score.version, main, loss, *row.totals, *averaged, more, metric)

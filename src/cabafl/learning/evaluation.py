@@ -1,27 +1,49 @@
-"""Accuracy and loss on test samples."""
+"""Loss and metrics on test samples."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+
+from cabafl.learning.learning_task import LearningTask, TaskMetric
+
+BATCH = 500
 
 
 class Score(NamedTuple):
     """Sums over samples, so that the scores of chunks can be added."""
 
-    correct: int
+    sums: tuple[tuple[float, ...], ...]  # of each metric
     loss: float
     samples: int
 
 
-def evaluate(network: nn.Module, x: Tensor, y: Tensor, batch: int = 500) -> Score:
-    """Counts correct predictions and sums the cross entropy, batch by batch in a fixed order."""
+def evaluate(
+    network: nn.Module, x: Tensor, y: Tensor, task: LearningTask, metrics: Sequence[TaskMetric], batch: int = BATCH
+) -> Score:
+    """Adds up the loss and what the metrics need, batch by batch in a fixed order."""
     network.eval()
-    correct, loss = 0, 0.0
+    loss, parts = 0.0, []
     with torch.inference_mode():
-        for inputs, labels in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
-            scores = network(inputs)
-            correct += int((scores.argmax(dim=1) == labels).sum())
-            loss += float(F.cross_entropy(scores.double(), labels, reduction="sum"))
-    return Score(correct, loss, len(y))
+        for inputs, targets in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
+            outputs = network(inputs)
+            parts.append([metric.sums(outputs, targets).double().flatten() for metric in metrics])
+            loss += float(task.loss_sum(outputs.double(), targets))
+    sums = tuple(tuple(torch.stack(each).sum(dim=0).tolist()) for each in zip(*parts, strict=True))
+    return Score(sums, loss, len(y))
+
+
+def total(parts: Sequence[Score]) -> Score:
+    """The score of all samples of ``parts``, added in their order; there must be at least one part."""
+    sums = tuple(tuple(map(sum, zip(*each, strict=True))) for each in zip(*(part.sums for part in parts), strict=True))
+    return Score(sums, sum(part.loss for part in parts), sum(part.samples for part in parts))
+
+
+def figures(score: Score, metrics: Sequence[TaskMetric]) -> dict[str, float]:
+    """The metrics by name, the first first, then the mean loss under ``loss``, then the others."""
+    values = [
+        (metric.name, float(metric.value(sums, score.samples)))
+        for metric, sums in zip(metrics, score.sums, strict=True)
+    ]
+    return dict([values[0], ("loss", score.loss / score.samples), *values[1:]])

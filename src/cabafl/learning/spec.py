@@ -6,10 +6,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from cabafl import models
-from cabafl.config import Experiment, PrivacySection, TrainingSection
+from cabafl.config import Experiment, PrivacySection, TaskSection, TrainingSection
 from cabafl.data.dataset import Dataset, Kind, Partition, Split
+from cabafl.errors import UserError
+from cabafl.learning.builtin_tasks import chosen_metrics, find_task
 from cabafl.learning.features import find_layer
-from cabafl.learning.task import FlatModel, Task
+from cabafl.learning.task import FlatModel, Goal, Task
 from cabafl.learning.training import seeded
 from cabafl.rng import seed64
 from cabafl.values import Width
@@ -27,31 +29,43 @@ class TaskSpec(BaseModel):
     width: Width
     kind: Kind
     input_shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=4)]
-    classes: Count
+    classes: Count  # outputs of the network
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     class_names: tuple[str, ...] = ()
     feature_layer: str | None  # None: the layer the network names
+    task: TaskSection = TaskSection()
     training: TrainingSection
     privacy: PrivacySection
 
     @classmethod
     def of(cls, experiment: Experiment, dataset: Dataset) -> "TaskSpec":
-        """The task of an experiment on data of this form."""
+        """The task of an experiment on data of this form; raises `UserError` if they do not go together."""
+        learning = find_task(experiment.task)
+        try:
+            learning.check(dataset.test.y)
+        except ValueError as error:
+            raise UserError(f"task.name = {experiment.task.name!r}: {error}") from None
         return cls(
             seed=experiment.seed,
             model=experiment.model.name,
             width=experiment.model.width,
             kind=dataset.kind,
             input_shape=dataset.input_shape,
-            classes=dataset.classes,
+            classes=learning.outputs(dataset.classes, dataset.test.y),
             mean=dataset.mean,
             deviation=dataset.deviation,
             class_names=dataset.class_names,
             feature_layer=experiment.model.feature_layer,
+            task=experiment.task,
             training=experiment.training,
             privacy=experiment.privacy,
         )
+
+    def code(self) -> list[tuple[str, str]]:
+        """What of the task is the user's own code, as ``package.module:name``, and which of its settings names it."""
+        named = {"model": self.model, "task": self.task.name}
+        return [(what, name) for what, name in named.items() if ":" in name]
 
     def dataset(self, train: Split, test: Split) -> Dataset:
         """The samples as a data set with this task's kind, classes and normalisation."""
@@ -68,4 +82,6 @@ class TaskSpec(BaseModel):
         if self.feature_layer is not None:
             find_layer(network, layer)
         network = network.to(processor).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return Task(self, dataset, partition, FlatModel(network), layer, repeatable)
+        learning = find_task(self.task)
+        goal = Goal(learning, chosen_metrics(learning, self.task))
+        return Task(self, dataset, partition, FlatModel(network), layer, goal, repeatable)

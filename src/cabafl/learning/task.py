@@ -19,6 +19,7 @@ from cabafl.data.dataset import Dataset, Partition
 from cabafl.learning.dp import DpSgd
 from cabafl.learning.evaluation import Score, evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
+from cabafl.learning.learning_task import LearningTask, TaskMetric
 from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.training import Enough, LocalTraining, Stop, train
 from cabafl.methods.base import FeatureKind, Objective, Weights
@@ -151,6 +152,14 @@ class Control:
 UNTIL_THE_END = Control()
 
 
+@dataclass(frozen=True)
+class Goal:
+    """What the network learns; ``metrics`` are those of the run, and the first is the one it is judged by."""
+
+    learning: LearningTask
+    metrics: tuple[TaskMetric, ...]
+
+
 class Task:
     """Computes jobs. A result depends only on the arguments and the seed, never on earlier jobs.
 
@@ -164,6 +173,7 @@ class Task:
         partition: Partition,
         model: FlatModel,
         feature_layer: str | None,
+        goal: Goal,
         repeatable: bool = True,
     ) -> None:
         self.spec = spec
@@ -171,6 +181,7 @@ class Task:
         self.partition = partition
         self.model = model
         self.feature_layer = feature_layer
+        self.goal = goal
         self.repeatable = repeatable
         self.processor = model.processor
         self.dp = DpSgd.of(spec.privacy)
@@ -194,8 +205,9 @@ class Task:
             y = self.dataset.classes - 1 - y
         seed = seed64(self.spec.seed, "job", job)
         corrected = None if correction is None else self.model.trained_parts(correction)
+        learning, stop, enough = self.goal.learning, control.stop, control.enough
         how = LocalTraining(
-            self.spec.training, objective, self.dp, stop=control.stop, enough=control.enough, correction=corrected
+            self.spec.training, objective, self.dp, learning.loss, learning.losses, stop, enough, corrected
         )
         figures = train(self.model.network, x, y, how, seed, None if self.repeatable else secrets.randbits(63))
         return TrainingResult(self.model.save(), *figures)
@@ -245,7 +257,7 @@ class Task:
             x = self._to_processor(self.dataset.inputs(self.dataset.test.x[part]))
             x = x.clone()  # aligned memory: the same bits in every run
             self._test[chunk] = x, self.dataset.test.y[part].to(self.processor)
-        return evaluate(self.model.network, *self._test[chunk])
+        return evaluate(self.model.network, *self._test[chunk], self.goal.learning, self.goal.metrics)
 
     @property
     def evaluation_chunks(self) -> int:

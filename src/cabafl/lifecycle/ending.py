@@ -1,4 +1,4 @@
-"""What ends a run before its time: an accuracy that is reached, or no longer rises; a budget; the user's request."""
+"""What ends a run before its time: a metric that is good enough, or no longer improves; a budget; a request."""
 
 from pathlib import Path
 from typing import Literal
@@ -31,11 +31,12 @@ class Ending:
 
     def see(self, row: Evaluated) -> None:
         """Takes in an evaluation."""
-        accuracy = row.accuracy if row.averaged_accuracy is None else row.averaged_accuracy
-        better = self._best is None or accuracy > self._best
-        self._best = accuracy if better else self._best
+        value = row.value if row.averaged_value is None else row.averaged_value
+        sign = 1.0 if row.metric.more_is_better else -1.0
+        better = self._best is None or sign * value > sign * self._best
+        self._best = value if better else self._best
         self._since = 0 if better else self._since + 1
-        if self._target is not None and accuracy >= self._target:
+        if self._target is not None and sign * value >= sign * self._target:
             self._end("stop_at")
         elif self._patience is not None and self._since >= self._patience:
             self._end("patience")

@@ -86,7 +86,9 @@ def simulate(
         folder = None
         if out is not None:
             toml = experiment_toml(experiment, make_method(experiment).parameters)
-            folder = RunFolder.create(Path(out), toml, environment(VirtualEngine.clock))
+            folder = RunFolder.create(
+                Path(out), toml, environment(VirtualEngine.clock, parts.task.goal.metrics[0].info)
+            )
         return carry_out(parts, executor, folder, listener, until=until)
 
 
@@ -235,7 +237,7 @@ def carry_out(
     import pandas as pd  # here, because importing pandas delays the start
 
     model.load(engine.result)
-    metrics = pd.DataFrame([row[: len(row.columns)] for row in run.rows], columns=list(run.rows[0].columns))
+    metrics = pd.DataFrame([row.numbers for row in run.rows], columns=list(run.rows[0].columns))
     return Result(summary, metrics, model.network.eval(), None if folder is None else folder.path)
 
 

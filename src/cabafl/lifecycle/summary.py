@@ -8,7 +8,7 @@ from cabafl.config import Experiment
 from cabafl.engine.core import Engine
 from cabafl.learning.dp import DpSgd, epsilon
 from cabafl.recording.events import Evaluated
-from cabafl.recording.metrics import WINDOW, accuracy_figures, averaged_rows, fairness
+from cabafl.recording.metrics import WINDOW, averaged_rows, fairness, metric_figures
 
 
 def summarise(
@@ -16,7 +16,6 @@ def summarise(
 ) -> dict[str, Any]:
     """In a simulation, everything but ``wall_seconds`` is the same in every repetition. ``ended_by``: the reason, if
     the run ended before its time."""
-    accuracy = [row.accuracy for row in rows]
     last, ledger = rows[-1], engine.ledger
     dp = DpSgd.of(experiment.privacy)
     spent = {} if dp is None else {"epsilon": _epsilon(experiment, engine, dp)}
@@ -24,11 +23,10 @@ def summarise(
         "method": experiment.method.name,
         "seed": experiment.seed,
         "clock": engine.clock,
-        **accuracy_figures(rows),
+        "metric": last.metric.described(),
         "window": WINDOW,
-        "best_accuracy": max(accuracy),
-        "final_accuracy": last.accuracy,
-        "final_loss": last.loss,
+        **_figures(rows),
+        **{f"final_{name}": value for name, value in last.more},
         "fairness": fairness(engine.selections.tolist()),
         "evaluations": len(rows),
         "time": last.time,
@@ -58,14 +56,17 @@ def _of_average(experiment: Experiment, rows: list[Evaluated]) -> dict[str, Any]
     """The figures of the averaged model, if there is one; the others are of the published models."""
     if experiment.run.average is None:
         return {}
-    averaged = averaged_rows(rows)
+    return {"averaged": _figures(averaged_rows(rows))}
+
+
+def _figures(rows: list[Evaluated]) -> dict[str, Any]:
+    """The figures of the metric and the loss; the names of some have the metric's name in them."""
+    metric = rows[0].metric
     return {
-        "averaged": {
-            **accuracy_figures(averaged),
-            "best_accuracy": max(row.accuracy for row in averaged),
-            "final_accuracy": averaged[-1].accuracy,
-            "final_loss": averaged[-1].loss,
-        }
+        **metric_figures(rows),
+        f"best_{metric.name}": metric.best(row.value for row in rows),
+        f"final_{metric.name}": rows[-1].value,
+        "final_loss": rows[-1].loss,
     }
 
 

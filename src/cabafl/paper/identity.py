@@ -17,7 +17,10 @@ DEVICES = 100  # of a partition that is not natural, if the experiment names no 
 _ELSEWHERE = {"data.root", "run.device", "run.wall_time", *(f"run.{key}" for key in EXECUTION_KEYS)}
 _LENGTH = {"seed", "run.virtual_time", "run.max_dispatches", "run.evaluate_every", "run.evaluate_versions"}
 _REPORTED = {"privacy.dp_delta"}
-_BESIDE = {"run.average", "run.average_power", "run.average_decay"}  # the published models do not depend on them
+# The published models do not depend on these.
+_BESIDE = {"run.average", "run.average_power", "run.average_decay", "task.metrics"}
+# Keys that are left out while they have their default: results of versions without them are still the same.
+_ADDED = ("task.name", "task.metric")
 _DIGITS = ("mnist5k", "mnist", "fashion-mnist", "femnist")  # 28x28: the CNN's feature layer is another one
 
 
@@ -38,7 +41,9 @@ def identity(experiment: Experiment) -> dict[str, Any]:
     flat["model.feature_layer"] = _feature_layer(experiment) if needed in ("activations", "activation_counts") else None
     _simplify_fleet(flat, experiment)
     _simplify_run(flat)
-    return {key: value for key, value in flat.items() if key not in _ELSEWHERE | _BESIDE}
+    default = flatten(Experiment().model_dump())
+    unused = {key for key in _ADDED if flat[key] == default[key]}
+    return {key: value for key, value in flat.items() if key not in _ELSEWHERE | _BESIDE | unused}
 
 
 def essentials(experiment: Experiment) -> dict[str, Any]:

@@ -6,9 +6,12 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
+from cabafl.recording.scale import ACCURACY, MetricInfo
 
-def environment(clock: str = "virtual") -> dict[str, Any]:
-    """Returns the content of ``environment.json``; ``clock`` is virtual or wall."""
+
+def environment(clock: str = "virtual", metric: MetricInfo = ACCURACY) -> dict[str, Any]:
+    """Returns the content of ``environment.json``; ``clock`` is virtual or wall, ``metric`` what the run is judged
+    by."""
     import torch
 
     return {
@@ -20,6 +23,7 @@ def environment(clock: str = "virtual") -> dict[str, Any]:
         "processor": _processor(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "clock": clock,
+        "metric": metric.described(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

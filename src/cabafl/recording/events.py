@@ -7,6 +7,8 @@
 import json
 from typing import Any, NamedTuple
 
+from cabafl.recording.scale import ACCURACY, MetricInfo
+
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps with separators creates an encoder per call
 
 
@@ -131,7 +133,7 @@ class Evaluated(NamedTuple):
 
     time: float
     version: int
-    accuracy: float
+    value: float  # of the task's metric, whose name the column has
     loss: float
     downloads: int
     uploads: int
@@ -139,23 +141,35 @@ class Evaluated(NamedTuple):
     transfers: int
     bytes: int
     joules: float
-    averaged_accuracy: float | None = None  # of the averaged model; None without ``run.average``
+    averaged_value: float | None = None  # of the averaged model; None without ``run.average``
     averaged_loss: float | None = None
+    more: tuple[tuple[str, float], ...] = ()  # further columns
+    metric: MetricInfo = ACCURACY
 
     def line(self) -> str:
-        facts: dict[str, float | None] = {"version": self.version, "accuracy": self.accuracy, "loss": self.loss}
-        if self.averaged_accuracy is not None:
-            facts |= {"averaged_accuracy": self.averaged_accuracy, "averaged_loss": self.averaged_loss}
-        return _encoded(time=self.time, event="evaluation", **facts)
+        facts: dict[str, float | None] = {"version": self.version, self.metric.name: self.value, "loss": self.loss}
+        if self.averaged_value is not None:
+            facts |= {f"averaged_{self.metric.name}": self.averaged_value, "averaged_loss": self.averaged_loss}
+        return _encoded(time=self.time, event="evaluation", **facts, **dict(self.more))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of ``metrics.csv``: the fields in order, those of the averaged model only if there is one."""
-        return self._fields if self.averaged_accuracy is not None else self._fields[:-2]
+        """The columns of ``metrics.csv``; those of the averaged model only if there is one."""
+        name = self.metric.name
+        averaged = () if self.averaged_value is None else (f"averaged_{name}", "averaged_loss")
+        return ("time", "version", name, "loss", *TOTALS, *averaged, *(key for key, _ in self.more))
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The values of the `columns`."""
+        fixed: tuple[Any, ...] = self[:_FIXED] if self.averaged_value is None else self[: _FIXED + 2]
+        return (*fixed, *(value for _, value in self.more))
 
     def row(self) -> str:
         """The row of ``metrics.csv``."""
-        return ",".join(map(repr, self[: len(self.columns)]))
+        return ",".join(map(repr, self.numbers))
 
 
+TOTALS = ("downloads", "uploads", "feature_downloads", "transfers", "bytes", "joules")
+_FIXED = 4 + len(TOTALS)
 Event = Dispatched | Uploaded | Lost | Published | Collection | Noted | Evaluated

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor
 from cabafl.errors import RunStopped, UserError
 from cabafl.files import as_json, cannot_record, lock, write_atomic
 from cabafl.recording.events import Evaluated, Event
+from cabafl.recording.scale import MetricInfo, metric_info
 
 EVENTS = "events.jsonl"
 METRICS = "metrics.csv"
@@ -29,7 +31,7 @@ CHECKPOINT = "checkpoint.json"
 JOURNAL = "journal"  # a folder; only in runs on real devices
 PATIENCE = 20.0  # seconds to wait for another process to release the folder
 _BUFFERED_EVENTS = 2000
-_KINDS = (float, int, float, float, int, int, int, int, int, float, float, float)  # of the fields of `Evaluated`
+_KINDS = (float, int, float, float, int, int, int, int, int, float)  # of the first columns; the others are floats
 
 
 def _busy(path: Path) -> str:
@@ -127,7 +129,7 @@ class RunFolder:
     def rows(self, end: int | None = None) -> list[Evaluated]:
         """All evaluations so far, including those from before a resume; or those in the first ``end`` bytes."""
         self._write()
-        return _parsed((self.path / METRICS).read_bytes()[:end].decode())
+        return _parsed((self.path / METRICS).read_bytes()[:end].decode(), read_metric(self.path))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes ``summary.json``, which marks the run as finished, and closes the folder."""
@@ -151,20 +153,42 @@ class RunFolder:
 
 def read_metrics(path: Path) -> list[Evaluated]:
     """Reads ``metrics.csv``; the numbers are exactly those recorded."""
-    return _parsed((path / METRICS).read_text(encoding="utf-8"))
+    return _parsed((path / METRICS).read_text(encoding="utf-8"), read_metric(path))
 
 
 def complete_metrics(path: Path) -> list[Evaluated]:
     """As `read_metrics`, of a run that may have been killed in the middle of a line, which is left out."""
     text = (path / METRICS).read_text(encoding="utf-8")
-    return _parsed(text[: text.rfind("\n") + 1])
+    return _parsed(text[: text.rfind("\n") + 1], read_metric(path))
 
 
-def _parsed(text: str) -> list[Evaluated]:
+def read_metric(path: Path) -> MetricInfo:
+    """The metric that a run is judged by, from its ``environment.json``; of older runs, the accuracy."""
+    try:
+        stored = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return metric_info(None)
+    return metric_info(stored.get("metric") if isinstance(stored, dict) else None)
+
+
+def _parsed(text: str, metric: MetricInfo) -> list[Evaluated]:
     lines = text.splitlines()
-    averaged = bool(lines) and lines[0].endswith(Evaluated._fields[-1])
-    kinds = _KINDS if averaged else _KINDS[:-2]
-    return [Evaluated(*(kind(text) for kind, text in zip(kinds, line.split(","), strict=True))) for line in lines[1:]]
+    if not lines:
+        return []
+    columns = lines[0].split(",")
+    if columns[2:4] != [metric.name, "loss"]:
+        raise ValueError(f"{METRICS}: columns {lines[0]}; accepted: {metric.name} and loss after time and version")
+    averaged = 2 if columns[len(_KINDS) : len(_KINDS) + 1] == [f"averaged_{metric.name}"] else 0
+    return [_row(line.split(","), columns, len(_KINDS) + averaged, metric) for line in lines[1:]]
+
+
+def _row(texts: list[str], columns: list[str], fixed: int, metric: MetricInfo) -> Evaluated:
+    """The evaluation of one line, whose first ``fixed`` columns are fields of `Evaluated`."""
+    kinds = [*_KINDS, *[float] * (len(columns) - len(_KINDS))]
+    numbers: list[Any] = [kind(text) for kind, text in zip(kinds, texts, strict=True)]
+    averaged = numbers[len(_KINDS) : fixed] or [None, None]
+    more = tuple(zip(columns[fixed:], numbers[fixed:], strict=True))
+    return Evaluated._make([*numbers[: len(_KINDS)], *averaged, more, metric])
 
 
 def save_model(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -22,20 +22,20 @@ def first_evaluations(versions: Sequence[int]) -> npt.NDArray[np.bool_]:
 
 
 def averaged_rows(rows: Sequence[Evaluated]) -> list[Evaluated]:
-    """The evaluations with accuracy and loss of the averaged model; all of them must have it."""
+    """The evaluations with metric and loss of the averaged model; all of them must have it."""
     return [
-        row._replace(accuracy=row.averaged_accuracy, loss=row.averaged_loss)
+        row._replace(value=row.averaged_value, loss=row.averaged_loss)
         for row in rows
-        if row.averaged_accuracy is not None and row.averaged_loss is not None
+        if row.averaged_value is not None and row.averaged_loss is not None
     ]
 
 
-def accuracy_figures(rows: Sequence[Evaluated]) -> dict[str, float | None]:
-    """The figures of ``summary.json`` that summarise the accuracy over the run; None: too few versions."""
-    accuracy = np.array([row.accuracy for row in rows])
+def metric_figures(rows: Sequence[Evaluated]) -> dict[str, float | None]:
+    """The figures of ``summary.json`` that summarise the metric over the run; None: too few versions."""
+    values = np.array([row.value for row in rows])
     first = first_evaluations([row.version for row in rows])
-    best = best_window_mean(accuracy[first].tolist())
-    times, means = _late_means(np.array([row.time for row in rows]), first, accuracy)
+    best = best_window_mean(values[first].tolist(), more_is_better=rows[0].metric.more_is_better)
+    times, means = _late_means(np.array([row.time for row in rows]), first, values)
     return {
         "best_window_mean": best[0] if best else None,
         "best_window_deviation": best[1] if best else None,
@@ -44,23 +44,27 @@ def accuracy_figures(rows: Sequence[Evaluated]) -> dict[str, float | None]:
     }
 
 
-def best_window_mean(accuracy: Sequence[float], window: int = WINDOW) -> tuple[float, float] | None:
-    """Returns the highest mean accuracy of ``window`` consecutive versions and the standard deviation in that window.
+def best_window_mean(
+    values: Sequence[float], window: int = WINDOW, more_is_better: bool = True
+) -> tuple[float, float] | None:
+    """Returns the best mean of ``window`` consecutive versions and the standard deviation in that window.
 
-    This is the "accuracy ± x" of the paper, not a spread over seeds. None with fewer than ``window`` versions.
+    Of accuracies, this is the "accuracy ± x" of the paper, not a spread over seeds. None with fewer than ``window``
+    versions.
     """
-    if len(accuracy) < window:
+    if len(values) < window:
         return None
-    windows = np.lib.stride_tricks.sliding_window_view(np.asarray(accuracy, dtype=np.float64), window)
-    best = windows[int(windows.mean(axis=1).argmax())]
+    windows = np.lib.stride_tricks.sliding_window_view(np.asarray(values, dtype=np.float64), window)
+    means = windows.mean(axis=1)
+    best = windows[int(means.argmax() if more_is_better else means.argmin())]
     return float(best.mean()), float(best.std())
 
 
-def _late_means(times: Floats, first: npt.NDArray[np.bool_], accuracy: Floats) -> tuple[Floats, Floats]:
+def _late_means(times: Floats, first: npt.NDArray[np.bool_], values: Floats) -> tuple[Floats, Floats]:
     """Times and values of the moving average over `WINDOW` versions in the second half of the run."""
     if first.sum() < WINDOW:
         return np.empty(0), np.empty(0)
-    means = np.lib.stride_tricks.sliding_window_view(accuracy[first], WINDOW).mean(axis=1)
+    means = np.lib.stride_tricks.sliding_window_view(values[first], WINDOW).mean(axis=1)
     ends = times[first][WINDOW - 1 :]
     late = ends >= times[-1] / 2
     return ends[late], means[late]

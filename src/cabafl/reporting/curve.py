@@ -14,30 +14,31 @@ from cabafl.recording.metrics import WINDOW, best_window_mean, first_evaluations
 
 
 def draw_curve(rows: Sequence[Evaluated], title: str, path: Path, clock: str = "virtual") -> None:
-    """Draws accuracy over virtual or wall time: each evaluation, the moving mean, the best window, the averaged model.
+    """Draws the metric over time: each evaluation, the moving mean, the best window, the averaged model.
 
     The file is replaced atomically.
     """
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    times, accuracy = np.array([row.time for row in rows]), np.array([row.accuracy for row in rows])
+    metric, times = rows[0].metric, np.array([row.time for row in rows])
+    values = np.array([row.value for row in rows])
     first = first_evaluations([row.version for row in rows])
-    axes.plot(times, 100 * accuracy, color="0.65", linewidth=1, label="each evaluation")
-    best = best_window_mean(accuracy[first].tolist())
+    axes.plot(times, metric.factor * values, color="0.65", linewidth=1, label="each evaluation")
+    best = best_window_mean(values[first].tolist(), more_is_better=metric.more_is_better)
     if best is not None:
-        means = np.convolve(100 * accuracy[first], np.ones(WINDOW) / WINDOW, mode="valid")
+        means = np.convolve(metric.factor * values[first], np.ones(WINDOW) / WINDOW, mode="valid")
         last = np.cumsum(first) - WINDOW  # number of the window that ends with the version of an evaluation
         label = f"mean of the last {WINDOW} versions"
         axes.plot(times[last >= 0], means[last[last >= 0]], color="tab:blue", linewidth=2, label=label)
-        text = f"best window {100 * best[0]:.2f} ± {100 * best[1]:.2f} %"
-        axes.axhline(100 * best[0], color="tab:blue", linestyle=":", linewidth=1, label=text)
-    if rows[0].averaged_accuracy is not None:
-        averaged = np.array([row.averaged_accuracy for row in rows], dtype=np.float64)
-        axes.plot(times, 100 * averaged, color="tab:orange", linewidth=2, label="averaged model")
-    axes.set(title=title, xlabel=f"{clock} time [s]", ylabel="test accuracy [%]")
+        text = f"best window {metric.text(best[0])} ± {metric.text(best[1])}{metric.unit}"
+        axes.axhline(metric.factor * best[0], color="tab:blue", linestyle=":", linewidth=1, label=text)
+    if rows[0].averaged_value is not None:
+        averaged = np.array([row.averaged_value for row in rows], dtype=np.float64)
+        axes.plot(times, metric.factor * averaged, color="tab:orange", linewidth=2, label="averaged model")
+    axes.set(title=title, xlabel=f"{clock} time [s]", ylabel=f"test {metric.label}")
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower right" if metric.more_is_better else "upper right")
     content = io.BytesIO()
     figure.savefig(content, dpi=130, format="png")
     write_atomic(path, content.getvalue())

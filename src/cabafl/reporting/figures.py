@@ -14,7 +14,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from cabafl.recording.metrics import WINDOW
-from cabafl.reporting.runs import Run, by_label
+from cabafl.reporting.runs import Run, by_label, metric_of
 from cabafl.reporting.series import Series, axis_names, series
 from cabafl.reporting.styles import Style
 from cabafl.reporting.timeline import draw_timeline
@@ -43,10 +43,10 @@ def render_figures(runs: Sequence[Run], line_styles: Mapping[str, Style]) -> lis
     caption = f"Mean of the last {WINDOW} evaluated versions{over_seeds}."
     first = {label: group[0] for label, group in groups.items()}
     seed = f"Seed {next(iter(first.values())).seed}."
-    rendered = []
+    rendered, metric = [], metric_of(runs)
     for axis, name in axis_names(runs).items():
-        title = f"Accuracy over {name.partition(' [')[0]}"
-        rendered.append(render(f"accuracy-{axis}", title, caption, _curves(groups, line_styles, axis, name)))
+        title = f"{metric.title.capitalize()} over {name.partition(' [')[0]}"
+        rendered.append(render(f"{metric.name}-{axis}", title, caption, _curves(groups, line_styles, axis, name)))
     caption = f"How often each device was selected; the line is the mean. {seed}"
     rendered.append(render("selections", "Selections per device", caption, _selections(first, line_styles)))
     figure, caption = draw_timeline(first)
@@ -72,7 +72,7 @@ def _curves(groups: Groups, line_styles: Mapping[str, Style], axis: str, name: s
     axes = figure.subplots()
     for place, (label, group) in enumerate(groups.items()):
         draw_series(axes, series(group, axis), line_styles[label], escaped(label), place / len(groups))
-    axes.set(xlabel=name, ylabel="test accuracy [%]")
+    axes.set(xlabel=name, ylabel=f"test {next(iter(groups.values()))[0].metric.label}")
     axes.set_xlim(0, axes.dataLim.x1 or None)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

@@ -35,7 +35,7 @@ def measures_csv(measures: Measures) -> str:
 def speedups_csv(measures: Measures) -> str:
     """One line per target and ordered pair of methods; none if they are too many."""
     labels = [row.label for row in measures.rows]
-    lines = [["target_percent", "method", "against", "speedup"]]
+    lines = [["target_percent" if measures.metric.percent else "target", "method", "against", "speedup"]]
     for target in measures.targets if len(labels) <= MAX_SPEEDUPS else []:
         for label, ratios in zip(labels, speedups(measures, target), strict=True):
             lines += [

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cabafl.recording.metrics import WINDOW
 from cabafl.reporting.figures import RenderedFigure
-from cabafl.reporting.runs import Run, by_label, clock_of
+from cabafl.reporting.runs import Run, by_label, clock_of, metric_of
 from cabafl.reporting.series import AXES, Series, axis_names, series
 from cabafl.reporting.settings import common_settings, differing_settings, format_value, method_settings
 from cabafl.reporting.styles import Style
@@ -19,7 +19,7 @@ from cabafl.reporting.table import Table
 MAX_SVG_BYTES = 400_000  # above this, the PNG is smaller
 
 EXPLANATION = (
-    f"Accuracy is the highest mean of {WINDOW} evaluated versions in a row ± the standard deviation in that window,"
+    f"{{metric}} is the best mean of {WINDOW} evaluated versions in a row ± the standard deviation in that window,"
     " both averaged over seeds; a version that is evaluated several times counts once. “Over seeds ±” is the standard"
     " deviation of that mean over seeds. The cost of a target is measured at the first evaluation that reaches it, and"
     " is the median over seeds; NA: not reached. Stability is the standard deviation of the moving mean in the second"
@@ -52,7 +52,7 @@ def page(
         f'<p class="soft">{escape(_subtitle(runs, look.noun))}</p>',
         _notes(look.notes),
         "<h2>Results</h2>",
-        f'<p class="soft">{escape(EXPLANATION)}</p>',
+        f'<p class="soft">{escape(EXPLANATION.format(metric=metric_of(runs).title.capitalize()))}</p>',
         '<div class="row">' + "".join(map(table_section, tables)) + "</div>",
         "<h2>Learning curves</h2>",
         f'<p class="soft">Mean of the last {WINDOW} evaluated versions; with several seeds, the mean over seeds and a'
@@ -187,10 +187,14 @@ def _curve_data(runs: Sequence[Run], styles: Mapping[str, Style]) -> dict[str, A
         dashes = " ".join(f"{2.2 * length:g}" for length in style.dashes)
         curves = {axis: _points(series(group, axis)) for axis in AXES}
         methods.append({"label": label, "colour": style.colour, "dashes": dashes, "seeds": len(group), **curves})
-    return {"axes": axis_names(runs), "methods": methods}
+    metric = metric_of(runs)
+    shown = {"label": f"test {metric.label}", "unit": metric.unit, "percent": metric.percent}
+    shown["better"] = 1 if metric.more_is_better else -1
+    return {"axes": axis_names(runs), "metric": shown, "methods": methods}
 
 
 def _points(curve: Series) -> dict[str, list[float]]:
     """Rounded to keep the page small; the error is less than a pixel."""
-    accuracies = {"mean": curve.mean, "low": curve.low, "high": curve.high}
-    return {"x": [float(f"{x:.7g}") for x in curve.x], **{k: v.round(3).tolist() for k, v in accuracies.items()}}
+    values = {"mean": curve.mean, "low": curve.low, "high": curve.high}
+    short = {name: [float(f"{y:.5g}") for y in column] for name, column in values.items()}
+    return {"x": [float(f"{x:.7g}") for x in curve.x], **short}

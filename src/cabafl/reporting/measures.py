@@ -1,12 +1,14 @@
 """The numbers of a comparison: one row per method, aggregated over its seeds."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, median_low, stdev
+from statistics import fmean, median, median_high, median_low, stdev
 
 from cabafl.paper.published import published_accuracy
 from cabafl.recording.events import Evaluated
-from cabafl.reporting.runs import Run, by_label
+from cabafl.recording.scale import ACCURACY, ROUNDING, MetricInfo
+from cabafl.reporting.runs import Run, by_label, metric_of
 
 Values = dict[str, float | None]
 COSTS: dict[str, Callable[[Evaluated], float]] = {
@@ -16,12 +18,11 @@ COSTS: dict[str, Callable[[Evaluated], float]] = {
 }
 INFINITE = float("inf")
 MAX_SPEEDUPS = 40  # rows up to which there are speed-ups of each over each
-ROUNDING = 1e-9  # tolerance: an accuracy of 0.3999999999 reaches 40 %
 
 
 @dataclass(frozen=True)
 class MethodRow:
-    """The values of one method, in the units of the run folder (accuracies are 0 to 1); None: not available."""
+    """The values of one method, in the units of the run folder (an accuracy is 0 to 1); None: not available."""
 
     label: str
     values: Values
@@ -29,21 +30,27 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Measures:
-    """All rows, and the target accuracies in percent for which they have costs; ``noun`` says what a row is."""
+    """All rows, and the targets for which they have costs, in the unit that is shown; ``noun`` says what a row is,
+    ``more`` are the names of further metrics."""
 
     rows: list[MethodRow]
     targets: list[float]
     noun: str = "method"
+    metric: MetricInfo = ACCURACY
+    more: tuple[str, ...] = ()
 
 
 def measure(runs: Sequence[Run], targets: Sequence[float] | None = None, noun: str = "method") -> Measures:
-    """Computes everything the tables show. ``targets`` are in percent; default: see `default_targets`."""
-    groups = by_label(runs)
+    """Computes everything the tables show. ``targets`` are in the unit that is shown, such as percent; default: see
+    `default_targets`."""
+    groups, metric = by_label(runs), metric_of(runs)
     chosen = sorted(set(targets)) if targets else default_targets(groups)
-    return Measures([MethodRow(label, _values(group, chosen)) for label, group in groups.items()], chosen, noun)
+    more = [name for name, _ in runs[0].metrics[-1].more if all(f"final_{name}" in run.summary for run in runs)]
+    rows = [MethodRow(label, _values(group, chosen, more)) for label, group in groups.items()]
+    return Measures(rows, chosen, noun, metric, tuple(more))
 
 
-def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
+def _values(group: Sequence[Run], targets: Sequence[float], more: Sequence[str]) -> Values:
     best = [run.summary["best_window_mean"] for run in group]
     known = [value for value in best if value is not None]
     simulated = group[0].clock == "virtual"  # the paper's accuracies are of simulations
@@ -57,8 +64,9 @@ def _values(group: Sequence[Run], targets: Sequence[float]) -> Values:
         "raw_deviation": _mean([_raw(run, "best_window_deviation") for run in group]),
         "published_mean": None if published[0] is None else published[0] / 100,
         "published_deviation": None if published[1] is None else published[1] / 100,
-        "final_accuracy": _mean([run.summary["final_accuracy"] for run in group]),
     }
+    for name in (group[0].metric.name, *more):
+        values[f"final_{name}"] = _mean([run.summary[f"final_{name}"] for run in group])
     for target in targets:
         for name in COSTS:
             values[cost_key(name, target)] = _median_cost(group, name, target)
@@ -92,18 +100,24 @@ def _median_cost(group: Sequence[Run], name: str, target: float) -> float | None
 
 
 def cost_to(metrics: Sequence[Evaluated], name: str, target: float) -> float:
-    """Time, transfers or joules at the first evaluation with at least ``target`` percent; infinite if there is none."""
+    """Time, transfers or joules at the first evaluation that reaches ``target``; infinite if there is none."""
     cost = COSTS[name]
-    return next((cost(row) for row in metrics if row.accuracy >= target / 100 - ROUNDING), INFINITE)
+    return next((cost(row) for row in metrics if row.metric.reached(row.value, target)), INFINITE)
 
 
 def default_targets(groups: Mapping[str, Sequence[Run]]) -> list[float]:
-    """Round percentages that the best, the median and the worst method reach, above the accuracy at the start.
+    """Round numbers that the best, the median and the worst method reach, better than at the start.
 
-    Multiples of 5, or of 1 if the best method gains less than 10 points.
+    Percentages: multiples of 5, or of 1 if the best method gains less than 10 points. Others: two digits.
     """
+    runs = [run for group in groups.values() for run in group]
+    metric = runs[0].metric
     reached = sorted(_reached(group) for group in groups.values())
-    start = max(100 * run.metrics[0].accuracy for group in groups.values() for run in group)
+    if not metric.percent:
+        start = metric.best(run.metrics[0].value for run in runs)
+        rounded = {_two_digits(value, metric) for value in (reached[0], median_low(reached), reached[-1])}
+        return sorted(target for target in rounded if not metric.reached(start, target))
+    start = max(100 * run.metrics[0].value for run in runs)
     step = 5.0 if reached[-1] - start >= 10 else 1.0
     rounded = {step * ((value + 100 * ROUNDING) // step) for value in (reached[0], median_low(reached), reached[-1])}
     if len(rounded) == 1:
@@ -111,9 +125,20 @@ def default_targets(groups: Mapping[str, Sequence[Run]]) -> list[float]:
     return sorted(target for target in rounded if target > start)
 
 
+def _two_digits(value: float, metric: MetricInfo) -> float:
+    """A number of two digits that ``value`` reaches."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    rounded = math.floor(value / unit) if metric.more_is_better else math.ceil(value / unit)
+    return float(f"{rounded * unit:.6g}")
+
+
 def _reached(group: Sequence[Run]) -> float:
-    """Highest percentage with a finite median cost over the seeds."""
-    return 100 * median_low(max(row.accuracy for row in run.metrics) for run in group)
+    """Best target with a finite median cost over the seeds."""
+    metric = group[0].metric
+    middle = median_low if metric.more_is_better else median_high
+    return metric.factor * middle(metric.best(row.value for row in run.metrics) for run in group)
 
 
 def speedups(measures: Measures, target: float) -> list[list[float | None]]:

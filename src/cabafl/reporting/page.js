@@ -18,6 +18,7 @@
   };
   const shown = () => data.methods.filter((method) => !state.hidden.has(method.label));
   const number = (value) => value.toLocaleString("en", { maximumFractionDigits: value < 100 ? 1 : 0 });
+  const level = (value) => data.metric.percent ? number(value) : String(Number(value.toPrecision(4)));
 
   const ticks = (low, high, count) => {
     const rough = (high - low) / count || 1;
@@ -38,7 +39,11 @@
         high = Math.max(high, curve.high[i]);
       });
     }
-    if (low > high) [low, high] = [0, 100];
+    if (low > high) [low, high] = data.metric.percent ? [0, 100] : [0, 1];
+    if (!data.metric.percent) {
+      const space = 0.04 * (high - low) || 0.5;
+      return { x, y: [low - space, high + space] };
+    }
     const margin = Math.max(0.5, 0.04 * (high - low));
     return { x, y: [Math.max(0, low - margin), Math.min(100, high + margin)] };
   };
@@ -46,7 +51,7 @@
   const frame = (svg, width, range, sx, sy) => {
     for (const value of ticks(...range.y, 7)) {
       make("line", { x1: pad.left, x2: width - pad.right, y1: sy(value), y2: sy(value), stroke: "#e6eaed" }, svg);
-      make("text", { x: pad.left - 8, y: sy(value) + 4, "text-anchor": "end" }, svg).textContent = number(value);
+      make("text", { x: pad.left - 8, y: sy(value) + 4, "text-anchor": "end" }, svg).textContent = level(value);
     }
     for (const value of ticks(...range.x, Math.max(3, width / 130))) {
       make("line", { x1: sx(value), x2: sx(value), y1: pad.top, y2: height - pad.bottom, stroke: "#f1f3f5" }, svg);
@@ -57,7 +62,7 @@
     const x = make("text", { x: (pad.left + width) / 2, y: height - 8, "text-anchor": "middle", class: "axis" }, svg);
     x.textContent = data.axes[state.axis];
     const turned = { x: 14, y: middle, "text-anchor": "middle", class: "axis", transform: `rotate(-90 14 ${middle})` };
-    make("text", turned, svg).textContent = "test accuracy [%]";
+    make("text", turned, svg).textContent = data.metric.label;
   };
 
   const curves = (svg, sx, sy) => {
@@ -112,6 +117,7 @@
     return share ? values[low] * (1 - share) + values[low + 1] * share : values[low];
   };
 
+  const shownValue = (value) => data.metric.percent ? value.toFixed(1) : value.toPrecision(4);
   const hover = (x) => {
     view.cursor.setAttribute("visibility", "visible");
     view.cursor.setAttribute("x1", view.sx(x));
@@ -122,15 +128,15 @@
       const curve = method[state.axis], place = at(curve, x);
       if (place === null) continue;
       const mean = between(curve.mean, place);
-      const range = method.seeds > 1 ? ` (${between(curve.low, place).toFixed(1)} to ${between(curve.high, place).toFixed(1)})` : "";
-      rows.push({ method, mean, text: `${mean.toFixed(1)} %${range}` });
+      const range = method.seeds > 1 ? ` (${shownValue(between(curve.low, place))} to ${shownValue(between(curve.high, place))})` : "";
+      rows.push({ method, mean, text: `${shownValue(mean)}${data.metric.unit}${range}` });
       make("circle", { cx: view.sx(x), cy: view.sy(mean), r: 3.5, fill: method.colour }, view.dots);
     }
     tip.replaceChildren();
     const head = document.createElement("b");
     head.textContent = `${data.axes[state.axis]}: ${number(x)}`;
     tip.append(head);
-    for (const { method, text } of rows.sort((a, b) => b.mean - a.mean)) {
+    for (const { method, text } of rows.sort((a, b) => data.metric.better * (b.mean - a.mean))) {
       const line = document.createElement("div"), name = document.createElement("span"), right = document.createElement("span");
       name.textContent = method.label;
       name.style.color = method.colour;

@@ -11,7 +11,7 @@ from cabafl.reporting.figures import RenderedFigure, render_figures
 from cabafl.reporting.formats import latex, markdown, measures_csv, speedups_csv
 from cabafl.reporting.html import Look, page
 from cabafl.reporting.measures import Measures, measure
-from cabafl.reporting.runs import Judged, Run, by_label, judged
+from cabafl.reporting.runs import Judged, Run, by_label, judged, metric_of
 from cabafl.reporting.settings import differing_settings, title_of
 from cabafl.reporting.styles import Style, styles
 from cabafl.reporting.sweep import Sweep, sweep_csv, sweep_styles, value_figures
@@ -48,16 +48,17 @@ def build_report(
     Args:
         runs: The runs, from `load_runs`.
         out: Folder for the report; created if needed. Every file is written atomically.
-        targets: Accuracies in percent, for the cost to reach them; None: round ones that some method reaches.
+        targets: Values of the metric, for the cost to reach them, accuracies in percent; None: round ones that some
+            method reaches.
         title: Heading of the page; None: what the runs have in common.
         notes: Remarks shown on the page.
         sweep: What the runs of a sweep vary; None: they are a comparison of methods.
-        by: Whether accuracies are those of the published models (raw) or of their average (averaged); None: averaged if
+        by: Whether figures are those of the published models (raw) or of their average (averaged); None: averaged if
             all runs have averaged models.
 
     Raises:
-        UserError: If there are no runs, one has no averaged model but is to be judged by it, or ``out`` cannot be
-            written.
+        UserError: If there are no runs, they have different metrics, one has no averaged model but is to be judged by
+            it, or ``out`` cannot be written.
     """
     if not runs:
         raise UserError("report: no finished run given; accepted: at least one")
@@ -99,14 +100,15 @@ def _table_files(
 
 
 def _judgement(runs: Sequence[Run], by: Judged | None) -> list[str]:
-    """Says which models the accuracies are of, if some runs have averaged ones."""
-    some = any(run.metrics[0].averaged_accuracy is not None for run in runs)
+    """Says which models the figures are of, if some runs have averaged ones."""
+    figures = "Accuracies" if metric_of(runs).name == "accuracy" else "Figures"
+    some = any(run.metrics[0].averaged_value is not None for run in runs)
     if judged(runs, by)[1] == "averaged":
         return [
-            "Accuracies, targets and curves are those of the averaged models (run.average); “raw” is the same figure of"
+            f"{figures}, targets and curves are those of the averaged models (run.average); “raw” is the same figure of"
             " the models that the method published."
         ]
-    return ["Accuracies are those of the published models, not of their averages."] if some else []
+    return [f"{figures} are those of the published models, not of their averages."] if some else []
 
 
 def _figure_files(figures: Sequence[RenderedFigure]) -> dict[str, bytes]:

@@ -13,13 +13,13 @@ from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.errors import UserError
 from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import EVENTS, EXPERIMENT, SUMMARY, read_metrics
-from cabafl.recording.metrics import accuracy_figures, averaged_rows
+from cabafl.recording.metrics import averaged_rows, metric_figures
+from cabafl.recording.scale import MetricInfo
 from cabafl.recording.version_0_1 import translate_summary
 from cabafl.reporting.trace import Counts, count_events
 from cabafl.toml import flatten
 
-REQUIRED_KEYS = (  # of summary.json
-    "final_accuracy",
+REQUIRED_KEYS = (  # of summary.json, besides final_accuracy or that of another metric
     "fairness",
     "mean_staleness",
     "versions",
@@ -47,12 +47,17 @@ class Run:
     """One row per evaluation, with the columns of ``metrics.csv``."""
 
     summary: dict[str, Any]
-    """The content of ``summary.json``, with the names of this version and its figures of the accuracy."""
+    """The content of ``summary.json``, with the names of this version and its figures of the metric."""
 
     @property
     def seed(self) -> int:
         """The seed of the experiment."""
         return self.experiment.seed
+
+    @property
+    def metric(self) -> MetricInfo:
+        """The metric that it is judged by."""
+        return self.metrics[0].metric
 
     @property
     def clock(self) -> str:
@@ -80,16 +85,16 @@ class Run:
 
 
 Judged = Literal["raw", "averaged"]
-"""Which models the accuracies of a report are of: those that the method publishes, or their average."""
+"""Which models the figures of a report are of: those that the method publishes, or their average."""
 
 
 def judged(runs: Sequence[Run], by: Judged | None = None) -> tuple[list[Run], Judged]:
-    """The runs with the accuracies to compare them by, and which these are: the same for all runs.
+    """The runs with the figures to compare them by, and which these are: the same for all runs.
 
     With averaged models, ``summary["raw"]`` has the figures of the published ones. None: averaged if all runs have
     averaged models, else raw. Raises `UserError` if averaged models are asked for and a run has none.
     """
-    without = [run for run in runs if run.metrics[0].averaged_accuracy is None]
+    without = [run for run in runs if run.metrics[0].averaged_value is None]
     if by == "averaged" and without:
         raise UserError(f"{without[0].folder}: has no averaged model (run.average = none); accepted: --by raw")
     if by == "raw" or without:
@@ -99,8 +104,18 @@ def judged(runs: Sequence[Run], by: Judged | None = None) -> tuple[list[Run], Ju
 
 def _averaged(run: Run) -> Run:
     rows = averaged_rows(run.metrics)
-    figures = {**accuracy_figures(rows), "final_accuracy": rows[-1].accuracy, "raw": accuracy_figures(run.metrics)}
+    final = {f"final_{run.metric.name}": rows[-1].value}
+    figures = {**metric_figures(rows), **final, "raw": metric_figures(run.metrics)}
     return replace(run, metrics=rows, summary=run.summary | figures)
+
+
+def metric_of(runs: Sequence[Run]) -> MetricInfo:
+    """The metric of all runs; raises `UserError` if they have different ones."""
+    metrics = list(dict.fromkeys(run.metric for run in runs))
+    if len(metrics) > 1:
+        names = ", ".join(metric.name for metric in metrics)
+        raise UserError(f"runs of different metrics ({names}) cannot be compared; accepted: runs of one metric")
+    return metrics[0]
 
 
 def clock_of(runs: Iterable[Run]) -> str:
@@ -166,14 +181,14 @@ def load_run(folder: Path, label: str, needs_events: bool = True) -> Run:
         raise UserError(f"{folder}: not a readable run folder: {error}") from None
     summary = translate_summary(summary) if isinstance(summary, dict) else {}
     experiment = load_experiment(folder / EXPERIMENT)
-    missing = [key for key in REQUIRED_KEYS if key not in summary]
-    if missing:
-        raise UserError(f"{folder / SUMMARY}: has no {missing[0]!r}; accepted: what `cabafl run` writes")
     if not rows:
         raise UserError(f"{folder}: not a readable run folder: it has no evaluations")
+    missing = [key for key in (f"final_{rows[0].metric.name}", *REQUIRED_KEYS) if key not in summary]
+    if missing:
+        raise UserError(f"{folder / SUMMARY}: has no {missing[0]!r}; accepted: what `cabafl run` writes")
     if needs_events and not (folder / EVENTS).is_file():
         raise UserError(f"{folder}: not a readable run folder: {EVENTS} is missing")
-    summary |= accuracy_figures(rows)  # an older version may have computed them otherwise
+    summary |= metric_figures(rows)  # an older version may have computed them otherwise
     return Run(label or experiment.method.name.rpartition(":")[2], folder, experiment, rows, summary)
 
 

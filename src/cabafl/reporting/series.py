@@ -27,7 +27,7 @@ def axis_names(runs: Sequence[Run]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Series:
-    """Moving mean of the accuracy in percent: mean, lowest and highest over the seeds."""
+    """Moving mean of the metric, in the unit that is shown: mean, lowest and highest over the seeds."""
 
     x: Floats
     mean: Floats
@@ -62,7 +62,7 @@ def moving_mean(values: Floats, window: int = WINDOW) -> Floats:
 def _curve(run: Run, axis: str) -> tuple[Floats, Floats]:
     x = SCALE[axis] * np.array([COSTS[axis](row) for row in run.metrics], dtype=np.float64)
     first = first_evaluations([row.version for row in run.metrics])
-    means = moving_mean(100 * np.array([row.accuracy for row in run.metrics])[first])
+    means = moving_mean(run.metric.factor * np.array([row.value for row in run.metrics])[first])
     y = means[np.cumsum(first) - 1]  # stays as it is until another version is evaluated
     last = np.append(np.diff(x) > 0, True)  # of several evaluations at the same x, keep the last
     return x[last], y[last]

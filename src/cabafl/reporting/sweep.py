@@ -1,4 +1,4 @@
-"""What a report adds for a sweep: accuracy over the values of each key, colours per value, a table of the values."""
+"""What a report adds for a sweep: the metric over the values of each key, colours per value, a table of the values."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from cabafl.recording.metrics import WINDOW
+from cabafl.recording.scale import ACCURACY, MetricInfo
 from cabafl.reporting.figures import RenderedFigure, escaped, render
 from cabafl.reporting.formats import csv_text, raw
 from cabafl.reporting.measures import Measures, Values
@@ -36,7 +37,7 @@ class Sweep:
 
 
 class Line(NamedTuple):
-    """A line of a figure: points (value, accuracy in percent, spread over seeds) or, without the key, one accuracy."""
+    """A line of a figure: points (value, metric as it is shown, spread over seeds) or, without the key, one level."""
 
     label: str
     points: list[tuple[Any, float, float | None]]
@@ -71,26 +72,30 @@ def sweep_styles(sweep: Sweep) -> dict[str, Style]:
 
 
 def value_figures(sweep: Sweep, measures: Measures) -> list[RenderedFigure]:
-    """Accuracy over the values of each swept key, with a line for each combination of method and other keys."""
+    """The metric over the values of each swept key, with a line for each combination of method and other keys."""
     rows = {row.label: row.values for row in measures.rows}
     several = any((values["seeds"] or 0) > 1 for values in rows.values())
     spread = ", mean over seeds; bars: standard deviation over seeds" if several else ""
-    caption = f"Accuracy of the best window{spread}. A line without markers is a method without this key."
+    metric = measures.metric
+    caption = (
+        f"{metric.title.capitalize()} of the best window{spread}. A line without markers is a method without this key."
+    )
     if any(values["best_window_mean"] is None for values in rows.values()):
         caption += f" Settings with fewer than {WINDOW} evaluated versions have no point."
     return [
         render(
-            f"accuracy-over-{_file_name(key)}",
-            f"Accuracy over {key}",
+            f"{metric.name}-over-{_file_name(key)}",
+            f"{metric.title.capitalize()} over {key}",
             caption,
-            _draw(key, lines_over(sweep, rows, key)),
+            _draw(key, lines_over(sweep, rows, key, metric), metric),
         )
         for key in sweep.keys
     ]
 
 
-def lines_over(sweep: Sweep, rows: Mapping[str, Values], key: str) -> list[Line]:
-    """The lines of the figure over ``key``; combinations without accuracy are left out."""
+def lines_over(sweep: Sweep, rows: Mapping[str, Values], key: str, metric: MetricInfo = ACCURACY) -> list[Line]:
+    """The lines of the figure over ``key``; combinations without a best window are left out."""
+    factor = metric.factor
     methods = {point.method for point in sweep.points.values()}
     lines: dict[str, Line] = {}
     for label, point in sweep.points.items():
@@ -99,10 +104,10 @@ def lines_over(sweep: Sweep, rows: Mapping[str, Values], key: str) -> list[Line]
             continue
         others = [f"{name} = {value_text(value)}" for name, value in point.values.items() if name != key]
         name = ", ".join([*([point.method] if len(methods) > 1 else []), *others]) or point.method
-        line = lines.setdefault(name, Line(name, [], None if key in point.values else 100 * mean))
+        line = lines.setdefault(name, Line(name, [], None if key in point.values else factor * mean))
         if key in point.values:
             spread = rows[label]["seed_spread"]
-            line.points.append((point.values[key], 100 * mean, None if spread is None else 100 * spread))
+            line.points.append((point.values[key], factor * mean, None if spread is None else factor * spread))
     return list(lines.values())
 
 
@@ -121,7 +126,7 @@ def _file_name(key: str) -> str:
     return re.sub(r"[^\w.-]+", "_", key, flags=re.ASCII)
 
 
-def _draw(key: str, lines: Sequence[Line]) -> Figure:
+def _draw(key: str, lines: Sequence[Line], metric: MetricInfo) -> Figure:
     figure = Figure(figsize=(9, max(4.8, 0.25 * len(lines))), layout="constrained")
     axes = figure.subplots()
     values = _in_order([value for line in lines for value, _, _ in line.points])
@@ -148,7 +153,7 @@ def _draw(key: str, lines: Sequence[Line]) -> Figure:
     places = values if numeric else range(len(values))
     axes.set_xticks(list(places), [escaped(value_text(value)) for value in values], minor=False)
     axes.set_xticks([], minor=True)
-    axes.set(xlabel=key, ylabel="test accuracy [%]")
+    axes.set(xlabel=key, ylabel=f"test {metric.label}")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if len(lines) > 1:

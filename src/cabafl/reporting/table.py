@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cabafl.recording.scale import MetricInfo
 from cabafl.reporting.measures import MAX_SPEEDUPS, Measures, Values, cost_key, speedups
 
 NOT_REACHED = "NA"
@@ -35,9 +36,11 @@ class _Column:
 
 
 def tables(measures: Measures) -> list[Table]:
-    """Returns the tables of accuracy, of behaviour, and of the costs of each target."""
-    costs = [_table(f"To reach {target:g} % accuracy", _costs(target), measures) for target in measures.targets]
-    return [_table("Accuracy", _accuracy(measures), measures), _table("Behaviour", _behaviour(), measures), *costs]
+    """Returns the tables of the metric, of behaviour, and of the costs of each target."""
+    metric = measures.metric
+    costs = [_table(f"To reach {metric.target(target)}", _costs(target), measures) for target in measures.targets]
+    first = _table(metric.title.capitalize(), _results(measures), measures)
+    return [first, _table("Behaviour", _behaviour(metric), measures), *costs]
 
 
 def speedup_tables(measures: Measures) -> list[Table]:
@@ -54,18 +57,27 @@ def speedup_tables(measures: Measures) -> list[Table]:
             [Cell(label), *(Cell(NOT_REACHED if ratio is None else f"{ratio:.2f}") for ratio in ratios)]
             for label, ratios in zip(labels, speedups(measures, target), strict=True)
         ]
-        found.append(Table(f"Speed-up to {target:g} %, row over column", [measures.noun, *labels], rows))
+        found.append(
+            Table(f"Speed-up to {target:g}{measures.metric.unit}, row over column", [measures.noun, *labels], rows)
+        )
     return found
 
 
-def _accuracy(measures: Measures) -> list[_Column]:
+def _results(measures: Measures) -> list[_Column]:
+    metric = measures.metric
+    unit, better, final = (
+        " [%]" if metric.percent else "",
+        max if metric.more_is_better else min,
+        f"final_{metric.name}",
+    )
     columns = [
         _Column("seeds", "seeds", lambda v: f"{v['seeds']:.0f}"),
-        _Column("accuracy [%]", "best_window_mean", _pair("best_window_mean", "best_window_deviation"), max),
-        _Column("over seeds ±", "seed_spread", _percent("seed_spread"), min),
-        _Column("raw [%]", "raw_mean", _pair("raw_mean", "raw_deviation"), max),
-        _Column("published [%]", "published_mean", _pair("published_mean", "published_deviation"), max),
-        _Column("at the end [%]", "final_accuracy", _percent("final_accuracy"), max),
+        _Column(metric.label, "best_window_mean", _pair(metric, "best_window_mean", "best_window_deviation"), better),
+        _Column("over seeds ±", "seed_spread", _text(metric, "seed_spread"), min),
+        _Column(f"raw{unit}", "raw_mean", _pair(metric, "raw_mean", "raw_deviation"), better),
+        _Column(f"published{unit}", "published_mean", _pair(metric, "published_mean", "published_deviation"), better),
+        _Column(f"at the end{unit}", final, _text(metric, final), better),
+        *(_Column(name.replace("_", " "), f"final_{name}", _plain(f"final_{name}")) for name in measures.more),
     ]
     optional = ("raw_mean", "published_mean")
     unknown = [key for key in optional if all(row.values[key] is None for row in measures.rows)]
@@ -84,7 +96,7 @@ def _costs(target: float) -> list[_Column]:
     ]
 
 
-def _behaviour() -> list[_Column]:
+def _behaviour(metric: MetricInfo) -> list[_Column]:
     def fairness(values: Values) -> str:
         value = values["fairness"]
         return NOT_AVAILABLE if value is None else f"{value:.1e}"
@@ -93,9 +105,10 @@ def _behaviour() -> list[_Column]:
         value = values["mean_staleness"]
         return NOT_AVAILABLE if value is None else f"{value:.2f}"
 
+    unit = " [%]" if metric.percent else ""
     return [
-        _Column("stability [%]", "stability", _percent("stability"), min),
-        _Column("detrended [%]", "stability_detrended", _percent("stability_detrended"), min),
+        _Column(f"stability{unit}", "stability", _text(metric, "stability"), min),
+        _Column(f"detrended{unit}", "stability_detrended", _text(metric, "stability_detrended"), min),
         _Column("fairness", "fairness", fairness, min),
         _Column("mean staleness", "mean_staleness", staleness),
         _Column("versions", "versions", _number("versions", 1, NOT_AVAILABLE)),
@@ -122,18 +135,28 @@ def _best(values: Sequence[float | None], column: _Column) -> float | None:
     return column.better(known)
 
 
-def _percent(key: str) -> Callable[[Values], str]:
+def _text(metric: MetricInfo, key: str) -> Callable[[Values], str]:
     def show(values: Values) -> str:
         value = values[key]
-        return NOT_AVAILABLE if value is None else f"{100 * value:.2f}"
+        return NOT_AVAILABLE if value is None else metric.text(value)
 
     return show
 
 
-def _pair(mean: str, deviation: str) -> Callable[[Values], str]:
+def _plain(key: str) -> Callable[[Values], str]:
+    """Of a further metric, whose unit a report does not know."""
+
+    def show(values: Values) -> str:
+        value = values[key]
+        return NOT_AVAILABLE if value is None else f"{value:.4g}"
+
+    return show
+
+
+def _pair(metric: MetricInfo, mean: str, deviation: str) -> Callable[[Values], str]:
     def show(values: Values) -> str:
         middle, spread = values[mean], values[deviation]
-        return NOT_AVAILABLE if middle is None or spread is None else f"{100 * middle:.2f} ± {100 * spread:.2f}"
+        return NOT_AVAILABLE if middle is None or spread is None else f"{metric.text(middle)} ± {metric.text(spread)}"
 
     return show
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cabafl.recording.events import Evaluated
+from cabafl.recording.scale import ACCURACY, MetricInfo
 from cabafl.reporting.formats import csv_text, raw
 from cabafl.reporting.series import SCALE
 from cabafl.reporting.sweep import value_text
@@ -25,26 +26,26 @@ class TunedKey(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial. ``accuracies`` (0 to 1) has one entry per rung that it has reached; ``cost`` is that of a metric such
-    as ``time_to_45``, None if the target was not reached."""
+    """One trial. ``results`` (values of the task's metric) has one entry per rung that it has reached; ``cost`` is that
+    of a metric such as ``time_to_45``, None if the target was not reached."""
 
     number: int
     values: Mapping[str, Any]
     state: str
     processor: float
-    accuracies: Sequence[float] = ()
+    results: Sequence[float] = ()
     cost: float | None = None
     curve: Sequence[Evaluated] = ()
 
     @property
     def reached(self) -> int:
         """The number of rungs that it has reached."""
-        return len(self.accuracies)
+        return len(self.results)
 
     @property
-    def accuracy(self) -> float | None:
-        """The accuracy at the last rung; None before the first."""
-        return self.accuracies[-1] if self.accuracies else None
+    def result(self) -> float | None:
+        """The metric of the task at the last rung; None before the first."""
+        return self.results[-1] if self.results else None
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class TuningSummary:
     cost: str | None = None
     target: float = 0.0
     importances: Mapping[str, float] = field(default_factory=dict)
+    info: MetricInfo = ACCURACY
 
     @property
     def best(self) -> TrialRow | None:
@@ -75,8 +77,8 @@ class TuningSummary:
     def label(self) -> str:
         """The metric for readers, with its unit."""
         if self.cost is None:
-            return "accuracy of the best window [%]"
-        return f"{COST_NAMES[self.cost]} to {self.target:g} % [{COST_UNITS[self.cost]}]"
+            return f"{self.info.title} of the best window{' [%]' * self.info.percent}"
+        return f"{COST_NAMES[self.cost]} to {self.target:g}{self.info.unit} [{COST_UNITS[self.cost]}]"
 
     def value(self, row: TrialRow) -> float | None:
         """The metric of a trial in the unit of the label; None if it has none."""
@@ -85,13 +87,13 @@ class TuningSummary:
     def values(self, row: TrialRow) -> dict[int, float]:
         """Number of rungs reached -> the metric there, where it has one."""
         if self.cost is None:
-            return {place: 100 * accuracy for place, accuracy in enumerate(row.accuracies, 1)}
+            return {place: self.info.factor * result for place, result in enumerate(row.results, 1)}
         return {} if row.cost is None else {row.reached: SCALE[self.cost] * row.cost}
 
 
 def trial_table(tuning: TuningSummary, most: int | None = None) -> Table:
     """The trials, the best first; at most ``most`` of them."""
-    headings = ["trial", *(key.name for key in tuning.keys), "ran", "accuracy [%]"]
+    headings = ["trial", *(key.name for key in tuning.keys), "ran", tuning.info.label]
     headings += [] if tuning.cost is None else [tuning.label]
     headings += ["processor [s]", "state"]
     rows = [_cells(tuning, row) for row in tuning.rows[:most]]
@@ -103,8 +105,8 @@ def _cells(tuning: TuningSummary, row: TrialRow) -> list[Cell]:
     best = row is tuning.best
     texts = [str(row.number), *(value_text(row.values[key.key]) for key in tuning.keys)]
     texts.append(tuning.rungs[row.reached - 1] if row.reached else NOT_AVAILABLE)
-    accuracy = NOT_AVAILABLE if row.accuracy is None else f"{100 * row.accuracy:.2f}"
-    cells = [*map(Cell, texts), Cell(accuracy, best and tuning.cost is None)]
+    result = NOT_AVAILABLE if row.result is None else tuning.info.text(row.result)
+    cells = [*map(Cell, texts), Cell(result, best and tuning.cost is None)]
     if tuning.cost is not None:
         value = tuning.value(row)
         cells.append(Cell(NOT_REACHED if value is None else f"{value:,.1f}", best and value is not None))
@@ -115,11 +117,11 @@ def trials_csv(tuning: TuningSummary) -> str:
     """The same as raw numbers; an empty field means not available."""
     cost = [] if tuning.cost is None else [tuning.metric]
     keys = [key.key for key in tuning.keys]
-    lines = [["trial", *keys, "rungs", "accuracy", *cost, "processor_seconds", "state"]]
+    lines = [["trial", *keys, "rungs", tuning.info.name, *cost, "processor_seconds", "state"]]
     for row in tuning.rows:
         values = [value_text(row.values[key.key]) for key in tuning.keys]
         costs = [] if tuning.cost is None else [raw(row.cost)]
         lines.append(
-            [str(row.number), *values, str(row.reached), raw(row.accuracy), *costs, raw(row.processor), row.state]
+            [str(row.number), *values, str(row.reached), raw(row.result), *costs, raw(row.processor), row.state]
         )
     return csv_text(lines)

@@ -25,7 +25,7 @@ def tuning_figures(tuning: TuningSummary) -> list[RenderedFigure]:
     dots = "A dot for each rung that the trial has reached; compare dots of one colour."
     figures = [
         render("history", "History", f"The metric of each trial. {dots}", _history(tuning)),
-        render("curves", "Curves", "Accuracy of all trials, with their first seed.", _curves(tuning)),
+        render("curves", "Curves", f"{tuning.info.title.capitalize()} of all trials, first seed.", _curves(tuning)),
         render("keys", "Keys", f"The metric over the values of each key. {dots}", _panels(tuning)),
     ]
     if tuning.importances:
@@ -59,7 +59,7 @@ def _star() -> Line2D:
 def _missing(tuning: TuningSummary) -> list[Line2D]:
     if tuning.cost is None or all(tuning.value(row) is not None for row in tuning.rows if row.reached):
         return []
-    label = f"{tuning.target:g} % not reached"
+    label = f"{tuning.target:g}{tuning.info.unit} not reached"
     return [Line2D([], [], color="0.4", linestyle="", marker="x", markersize=7, label=label)]
 
 
@@ -91,7 +91,7 @@ def _history(tuning: TuningSummary) -> Figure:
     axes = figure.subplots()
     rows = sorted(tuning.rows, key=lambda row: row.number)
     _dots(axes, tuning, rows, [row.number for row in rows])
-    better = max if tuning.cost is None else min
+    better = max if tuning.cost is None and tuning.info.more_is_better else min
     whole = [
         (row.number, value) for row in rows if row.state == "finished" and (value := tuning.value(row)) is not None
     ]
@@ -116,7 +116,8 @@ def _curves(tuning: TuningSummary) -> Figure:
             continue
         times = [each.time for each in row.curve]
         first = first_evaluations([each.version for each in row.curve])
-        means = moving_mean(100 * np.array([each.accuracy for each in row.curve])[first])[np.cumsum(first) - 1]
+        values = tuning.info.factor * np.array([each.value for each in row.curve])
+        means = moving_mean(values[first])[np.cumsum(first) - 1]
         best = row is tuning.best
         colour = BEST if best else _colour(tuning, row.reached)
         axes.plot(times, means, color=colour, linewidth=2.5 if best else 1.2, alpha=1 if best else 0.8)
@@ -124,7 +125,7 @@ def _curves(tuning: TuningSummary) -> Figure:
         axes.axvline(seconds, color="0.5", linewidth=0.8, linestyle=(0, (4, 3)))
     if tuning.cost is not None:
         axes.axhline(tuning.target, color="0.5", linewidth=0.8, linestyle=":")
-    axes.set(xlabel="virtual time [s]", ylabel=f"test accuracy [%], mean of {WINDOW} versions")
+    axes.set(xlabel="virtual time [s]", ylabel=f"test {tuning.info.label}, mean of {WINDOW} versions")
     axes.set_xlim(0, tuning.rung_seconds[-1])
     _tidy(axes)
     _legend(figure, tuning, [Line2D([], [], color=BEST, linewidth=2.5, label="best")], line=True)

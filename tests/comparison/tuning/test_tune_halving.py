@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cabafl.comparison.tuning.halving import Part, Trial, leader, promotable, ranked, rung_shares, saved_seconds
-from cabafl.comparison.tuning.metric import NOT_REACHED, Metric, accuracy, parse_metric
+from cabafl.comparison.tuning.metric import NOT_REACHED, Metric, parse_metric, result
 from tests.comparison.tuning.made_up import evaluation
 
 
@@ -87,12 +87,12 @@ def test_what_resuming_saves() -> None:
 
 def test_scores() -> None:
     rising = [evaluation(float(t), t, t / 100) for t in range(41)]
-    assert accuracy(rising, whole=True) == pytest.approx(0.355)  # mean of 0.31 to 0.40, as in reports
-    assert accuracy(rising[:5], whole=True) == pytest.approx(0.03)  # the best 3 of 5
-    assert accuracy(rising[:12], whole=False) == pytest.approx(0.085)  # the best 6 of 12
-    assert accuracy(rising[:1], whole=False) == 0
+    assert result(rising, whole=True) == pytest.approx(0.355)  # mean of 0.31 to 0.40, as in reports
+    assert result(rising[:5], whole=True) == pytest.approx(0.03)  # the best 3 of 5
+    assert result(rising[:12], whole=False) == pytest.approx(0.085)  # the best 6 of 12
+    assert result(rising[:1], whole=False) == 0
     same = [evaluation(float(t), 0, 0.1) for t in range(30)]
-    assert accuracy(same, whole=True) == pytest.approx(0.1)
+    assert result(same, whole=True) == pytest.approx(0.1)
     time, energy = parse_metric("time_to_25"), parse_metric("energy_to_25")
     assert time.score([rising], whole=True) == 25
     assert energy.score([rising], whole=True) == 50
@@ -100,7 +100,7 @@ def test_scores() -> None:
 
 
 def test_averaged_models_are_judged_where_there_are_some() -> None:
-    rows = [evaluation(float(t), t, 0.1)._replace(averaged_accuracy=t / 100, averaged_loss=1.0) for t in range(41)]
+    rows = [evaluation(float(t), t, 0.1)._replace(averaged_value=t / 100, averaged_loss=1.0) for t in range(41)]
     assert parse_metric("accuracy").score([rows], whole=True) == pytest.approx(0.355)
     assert parse_metric("time_to_25").score([rows], whole=True) == 25
 

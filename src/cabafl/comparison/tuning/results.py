@@ -8,7 +8,7 @@ from statistics import fmean
 from cabafl.checked import make_method
 from cabafl.comparison.sweep import short_names
 from cabafl.comparison.tuning.halving import REDUCTION, Trial, ranked
-from cabafl.comparison.tuning.metric import accuracy
+from cabafl.comparison.tuning.metric import result
 from cabafl.comparison.tuning.sampler import importances
 from cabafl.comparison.tuning.search import SearchPlan
 from cabafl.reporting.formats import markdown
@@ -37,6 +37,7 @@ def summarised(plan: SearchPlan, trials: Sequence[Trial], out: Path) -> TuningSu
         plan.metric.cost,
         plan.metric.target,
         importances(plan.space, trials, plan.metric),
+        plan.metric.info,
     )
 
 
@@ -45,13 +46,13 @@ def _row(plan: SearchPlan, trial: Trial, out: Path) -> TrialRow:
     if not trial.scores:
         return TrialRow(trial.number, trial.values, state, trial.processor)
     runs, last = plan.runs(trial, out), len(trial.scores) - 1
-    accuracies = []
+    results = []
     for rung in range(len(trial.scores)):
         rows = [plan.rows(run, rung) for run in runs]
         whole = rung == last and trial.phase == "done" and all(run.done for run in runs)
-        accuracies.append(fmean(accuracy(each, whole) for each in rows))
+        results.append(fmean(result(each, whole) for each in rows))
     cost = trial.scores[-1] if plan.metric.reached(trial.scores[-1]) else None
-    return TrialRow(trial.number, trial.values, state, trial.processor, accuracies, cost, rows[0])
+    return TrialRow(trial.number, trial.values, state, trial.processor, results, cost, rows[0])
 
 
 def write_results(plan: SearchPlan, tuning: TuningSummary, trials: Sequence[Trial], out: Path) -> None:
@@ -69,11 +70,12 @@ def write_results(plan: SearchPlan, tuning: TuningSummary, trials: Sequence[Tria
 def best_toml(plan: SearchPlan, tuning: TuningSummary, best: TrialRow) -> str:
     """The experiment file of the best trial, with a comment that says how good it is."""
     experiment = plan.space.experiment(best.values)
-    value = tuning.value(best)
-    result = f"{100 * (best.accuracy or 0):.2f} % accuracy"
-    result += "" if tuning.cost is None else f", {tuning.label}: {'not reached' if value is None else f'{value:,.1f}'}"
+    value, info = tuning.value(best), tuning.info
+    found = info.text(best.result or 0)
+    said = f"{found} % {info.title}" if info.percent else f"{info.title} {found}"
+    said += "" if tuning.cost is None else f", {tuning.label}: {'not reached' if value is None else f'{value:,.1f}'}"
     ran = tuning.rungs[best.reached - 1]
     share = "" if ran == "1" or best.state == "finished" else f" after {ran} of the run"
     trial = f"trial {best.number}, the best of {len(tuning.rows)}"
-    head = f"# `cabafl tune --metric {tuning.metric}`: {trial}: {result}{share}\n"
+    head = f"# `cabafl tune --metric {tuning.metric}`: {trial}: {said}{share}\n"
     return head + experiment_toml(experiment, make_method(experiment).parameters)

@@ -24,6 +24,7 @@ from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
 from cabafl.errors import UserError
+from cabafl.learning.builtin_tasks import find_task
 from cabafl.learning.dp import epsilon_of, sampling_rate
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Control, Task, TrainingResult
@@ -73,7 +74,7 @@ class Participant:
     def _prepare(self, greeting: Greeting) -> None:
         terms, privacy = self.device.terms, greeting.task.privacy
         terms.check(privacy)
-        _check_model(self.device, greeting.task.model)
+        _check_code(self.device, greeting.task)
         spec = greeting.task.model_copy(update={"privacy": terms.applied(privacy)})
         try:
             with memory_failures(self.device.limits):
@@ -187,13 +188,14 @@ class _Steps:
         return False
 
 
-def _check_model(device: Device, name: str) -> None:
-    """Raises `UserError` if the device must not run the model: no code the server names."""
-    if ":" in name and not device.allow_modules:
-        raise UserError(
-            f"model = {name!r}: not a built-in model; accepted: the models of `cabafl models`, or any installed one "
-            "with allow_modules = true in device.toml"
-        )
+def _check_code(device: Device, spec: TaskSpec) -> None:
+    """Raises `UserError` if the device must not run what the experiment asks for: no code the server names."""
+    for what, name in spec.code():
+        if not device.allow_modules:
+            raise UserError(
+                f"{what} = {name!r}: not a built-in {what}; accepted: the built-in ones, or any installed one "
+                "with allow_modules = true in device.toml"
+            )
 
 
 def _make_task(spec: TaskSpec, samples: Split, processor: str, weights: int) -> Task:
@@ -242,7 +244,7 @@ def _own_samples(device: Device, greeting: Greeting, loader: Loader | None) -> t
             return found, True
         dataset = found
     data = greeting.data.model_copy(update={"root": device.root})
-    dataset, partition = make_data(Experiment(seed=greeting.task.seed, data=data), dataset)
+    dataset, partition = make_data(Experiment(seed=greeting.task.seed, data=data, task=greeting.task.task), dataset)
     if device.partition >= len(partition):
         raise UserError(f"partition-id = {device.partition}: accepted: 0 to {len(partition) - 1}")
     return dataset.train.select(torch.from_numpy(partition.device(device.partition))), False
@@ -252,11 +254,12 @@ def _check_samples(samples: Split, loader: Loader, task: TaskSpec) -> None:
     x, y = samples.x, samples.y
     if tuple(x.shape[1:]) != task.input_shape:
         raise loader.error(f"x has shape {tuple(x.shape)}; accepted: n x {task.input_shape}")
-    if samples.labelled != (task.classes > 0):
-        raise loader.error(f"y is {y.dtype} of shape {tuple(y.shape)}; accepted: {_wanted(task)}")
-    if samples.labelled and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
-        raise loader.error(f"labels from {y.min()} to {y.max()}; accepted: {_wanted(task)}")
-
-
-def _wanted(task: TaskSpec) -> str:
-    return f"class numbers from 0 to {task.classes - 1}" if task.classes else "numbers to predict"
+    learning = find_task(task.task)
+    try:
+        learning.check(y)
+    except ValueError as error:
+        raise loader.error(str(error)) from None
+    if len(y) and learning.outputs(task.classes, y) != task.classes:
+        raise loader.error(f"targets of shape {tuple(y.shape)}; accepted: {task.classes} per sample")
+    if len(y) and not y.is_floating_point() and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
+        raise loader.error(f"labels from {y.min()} to {y.max()}; accepted: class numbers from 0 to {task.classes - 1}")

@@ -164,12 +164,13 @@ class FleetDriver:
         if not dispatcher.started:
             log.info(f"waits for devices: {len(engine.present)} of {dispatcher.enough} have joined")
             return
-        accuracy = round(self.run.rows[-1].accuracy, 4) if self.run.rows else None
+        last = self.run.rows[-1] if self.run.rows else None
+        metric: dict[str, Any] = {} if last is None else {last.metric.name: round(last.value, 4)}
         log.info(
             "progress",
             seconds=round(dispatcher.now()),
             version=engine.version,
-            accuracy=accuracy,
+            **metric,
             uploads=engine.ledger.uploads,
             lost=sum(engine.ledger.losses.values()),
             in_flight=len(engine.flights),

@@ -79,8 +79,9 @@ class StatusFile:
             "in_flight": len(engine.flights),
             "online": len(engine.present),
             "since_upload": self.dispatcher.since_upload,
-            "accuracy": rows[-1].accuracy if rows else None,
-            "averaged_accuracy": rows[-1].averaged_accuracy if rows else None,
+            "metric": engine.metrics[0].info.described(),
+            "value": rows[-1].value if rows else None,
+            "averaged_value": rows[-1].averaged_value if rows else None,
             "devices": [asdict(line) for line in self._devices()],
         }
         with suppress(OSError):

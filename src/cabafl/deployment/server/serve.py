@@ -24,6 +24,7 @@ from cabafl.files import write_atomic
 from cabafl.lifecycle.run import Lifecycle, Listener
 from cabafl.recording.environment import environment
 from cabafl.recording.folder import EXPERIMENT, JOURNAL, SUMMARY, RunFolder
+from cabafl.recording.scale import MetricInfo
 from cabafl.toml import experiment_toml
 
 RUN_ID = "run-id"
@@ -132,7 +133,7 @@ def _open(experiment: Experiment, station: Station, toml: str, cleanup: ExitStac
     assert experiment.data.devices != "auto"
     parts = assemble_server(experiment, experiment.data.devices, station.log.info)
     executor = workers.for_task(parts.task)
-    folder, checkpoint = open_folder(station.out, toml)
+    folder, checkpoint = open_folder(station.out, toml, parts.task.goal.metrics[0].info)
     cleanup.callback(folder.close)
     journal = Journal(station.out, keep=experiment.deploy.keep_journal)
     cleanup.callback(journal.close)
@@ -157,10 +158,10 @@ def _run_id(out: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def open_folder(out: Path, toml: str) -> tuple[RunFolder, Checkpoint | None]:
+def open_folder(out: Path, toml: str, metric: MetricInfo) -> tuple[RunFolder, Checkpoint | None]:
     """Creates a run folder, or reopens that of an interrupted run and truncates its record to the checkpoint."""
     if not (out / EXPERIMENT).exists():
-        return RunFolder.create(out, toml, environment(WallEngine.clock)), None
+        return RunFolder.create(out, toml, environment(WallEngine.clock, metric)), None
     folder = RunFolder.reopen(out)
     try:
         checkpoint = load_checkpoint(out, toml)
