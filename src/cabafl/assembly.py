@@ -35,6 +35,7 @@ from cabafl.fleet.attacks import STRENGTHS
 from cabafl.learning.builtin_tasks import chosen_metrics, find_task
 from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
+from cabafl.learning.probe import check_network
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.methods.base import Method
@@ -256,22 +257,6 @@ def make_data(experiment: Experiment, dataset: Dataset | None = None) -> tuple[D
     return dataset, split(dataset.train, None, 1)
 
 
-def _load(experiment: Experiment, devices: int | None) -> Dataset:
-    section = experiment.data
-    dataset = data.load(
-        section.dataset,
-        root=Path(section.root).expanduser() if section.root else None,
-        labels=section.labels,
-        seed=experiment.seed,
-        devices=devices,
-        hub=data.HubOptions(**{key: getattr(section, key) for key in HUB_KEYS}),
-        targets=find_task(experiment.task).targets,
-    )
-    if section.partition in ("dirichlet", "shards") and not dataset.has_classes:
-        raise _no_classes(f"data.partition = {section.partition!r}", experiment, "iid, natural")
-    return dataset
-
-
 def _limit_test(dataset: Dataset, limit: int | None, seed: int) -> Dataset:
     return dataset if limit is None else dataset.with_test(_sample(dataset.test, limit, seed, "test limit"))
 
@@ -310,7 +295,9 @@ def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) ->
     if not dataset.classes:
         name = experiment.data.dataset
         raise UserError(f"data.dataset = {name!r}: its targets are numbers; accepted: classes, as integers or text")
-    return TaskSpec.of(experiment, dataset).build(dataset, partition, processor)
+    task = TaskSpec.of(experiment, dataset).build(dataset, partition, processor)
+    check_network(task)
+    return task
 
 
 def check_processor(name: str) -> None:

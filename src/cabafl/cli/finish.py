@@ -17,14 +17,14 @@ def finish(
 
     A running one ends at its present time, an interrupted one at its last checkpoint.
     """
-    from cabafl.cli.run import summary_table, warn
+    from cabafl.cli.run import summary_table
     from cabafl.lifecycle.finishing import finish as finish_run
     from cabafl.recording.folder import CURVE, SUMMARY
 
     if (folder / SUMMARY).exists():
         console.print(f"{folder}: this run is already complete.", soft_wrap=True)
         return
-    summary = finish_run(folder, warn=warn)
+    summary = finish_run(folder)
     if not quiet:
         console.print(summary_table(summary))
         console.print(f"Learning curve: {folder}/{CURVE}", soft_wrap=True)

@@ -19,8 +19,9 @@ from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, Experiment, load_experiment
 from cabafl.errors import UserError
 from cabafl.files import lock
+from cabafl.lifecycle.origin import with_absolute_paths
 from cabafl.processes.lifeline import PARENT
-from cabafl.recording.folder import ENVIRONMENT, EXPERIMENT, METRICS, SUMMARY
+from cabafl.recording.folder import ENVIRONMENT, EXPERIMENT, METRICS, SUMMARY, TASK
 from cabafl.toml import experiment_toml
 
 LOCK = ".lock"
@@ -128,12 +129,13 @@ def check_folder(run: GridRun) -> None:
 
 def _just_begun(folder: Path) -> bool:
     """Whether a run was killed while it created its folder, before there was an experiment in it."""
-    names = (ENVIRONMENT, f".{ENVIRONMENT}.part", f".{EXPERIMENT}.part")
+    names = (ENVIRONMENT, TASK, *(f".{name}.part" for name in (ENVIRONMENT, TASK, EXPERIMENT)))
     return not (folder / EXPERIMENT).exists() and all(path.name in names for path in folder.iterdir())
 
 
 def result_settings(experiment: Experiment) -> str:
     """The settings that determine the results, as TOML: all but `EXECUTION_KEYS`."""
+    experiment = with_absolute_paths(experiment)
     section = experiment.run.model_copy(update=dict.fromkeys(EXECUTION_KEYS))
     parameters = make_method(experiment).parameters
     return experiment_toml(experiment.model_copy(update={"run": section}), parameters)

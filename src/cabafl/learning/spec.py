@@ -4,6 +4,7 @@ from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
 
 from cabafl import models
 from cabafl.config import Experiment, PrivacySection, TaskSection, TrainingSection
@@ -71,13 +72,17 @@ class TaskSpec(BaseModel):
         """The samples as a data set with this task's kind, classes and normalisation."""
         return Dataset("task", self.kind, train, test, self.classes, self.mean, self.deviation, self.class_names)
 
+    def network(self) -> nn.Module:
+        """The network with its initial weights, which follow from the seed."""
+        with seeded(seed64(self.seed, "initial weights")):
+            return models.build(self.model, self.kind, self.input_shape, self.classes, self.width)
+
     def build(self, dataset: Dataset, partition: Partition, processor: str = "cpu", repeatable: bool = True) -> Task:
         """The task on the given samples. Its network starts from the initial weights, which follow from the seed.
 
         ``repeatable`` = False: privacy noise is drawn from the operating system, as on real devices.
         """
-        with seeded(seed64(self.seed, "initial weights")):
-            network = models.build(self.model, self.kind, self.input_shape, self.classes, self.width)
+        network = self.network()
         layer = self.feature_layer or models.default_feature_layer(self.model, network)
         if self.feature_layer is not None:
             find_layer(network, layer)

@@ -285,6 +285,12 @@ class Task:
         x = self.dataset.inputs(self.dataset.train.x[index]) if inputs else y
         return self._to_processor(x), y
 
+    def first_tests(self, count: int) -> tuple[Tensor, Tensor]:
+        """The first test samples in the form the network takes, repeated if there are fewer than ``count``."""
+        index = torch.arange(count) % len(self.dataset.test)
+        x = self.dataset.inputs(self.dataset.test.x[index])
+        return self._to_processor(x), self.dataset.test.y[index].to(self.processor)
+
     def _to_processor(self, x: Tensor) -> Tensor:
         """Images use channels-last memory, like the network: up to twice as fast on CPUs."""
         return x.to(self.processor, memory_format=torch.channels_last) if x.dim() == 4 else x.to(self.processor)

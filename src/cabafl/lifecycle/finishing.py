@@ -10,18 +10,18 @@ from cabafl.assembly import assemble
 from cabafl.config import Experiment, load_experiment
 from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.errors import UserError
-from cabafl.execution.base import Warn
 from cabafl.execution.inline import InlineWorkers
 from cabafl.files import Busy, write_atomic
 from cabafl.lifecycle.ending import REQUEST
+from cabafl.lifecycle.origin import check_data, find_modules
 from cabafl.lifecycle.run import Listener, experiment_text
-from cabafl.lifecycle.simulate import carry_out, check_simulation
+from cabafl.lifecycle.simulate import Record, carry_out, check_simulation
 from cabafl.recording.folder import EXPERIMENT, SUMMARY, RunFolder
 
 ASK_INTERVAL = 0.2  # seconds between two looks at a process that was asked to end its run
 
 
-def finish(path: str | Path, listener: Listener | None = None, warn: Warn | None = None) -> dict[str, Any]:
+def finish(path: str | Path, listener: Listener | None = None) -> dict[str, Any]:
     """Ends a simulation where it is, with model, summary and learning curve.
 
     A run that another process is working on ends there, at its present time. An interrupted run ends at its last
@@ -30,7 +30,6 @@ def finish(path: str | Path, listener: Listener | None = None, warn: Warn | None
     Args:
         path: The run folder.
         listener: See `simulate`.
-        warn: See `simulate`.
 
     Returns:
         The content of ``summary.json``; of a finished run, nothing is changed.
@@ -40,6 +39,7 @@ def finish(path: str | Path, listener: Listener | None = None, warn: Warn | None
     """
     path = Path(path)
     check_simulation(path)
+    find_modules(path)
     experiment = load_experiment(path / EXPERIMENT)
     while not (path / SUMMARY).exists():
         try:
@@ -67,5 +67,6 @@ def _end_here(experiment: Experiment, folder: RunFolder, listener: Listener | No
     if checkpoint is None:
         raise UserError(f"{folder.path}: has no checkpoint yet; accepted: a run that was stopped, or `cabafl resume`")
     parts = assemble(experiment)
+    check_data(folder.path, experiment, parts.task.dataset)
     folder.rewind(checkpoint.positions)
-    carry_out(parts, InlineWorkers().for_task(parts.task), folder, listener, checkpoint, end="finish")
+    carry_out(parts, InlineWorkers().for_task(parts.task), Record(folder, listener), checkpoint, end="finish")

@@ -14,6 +14,7 @@ from cabafl.engine.core import Engine
 from cabafl.engine.tensors import Abandoned
 from cabafl.files import cannot_record
 from cabafl.learning.task import Layout
+from cabafl.lifecycle.alerts import Alerts
 from cabafl.lifecycle.ending import REQUEST, Ending
 from cabafl.lifecycle.stopping import Paused, Stopped, signals
 from cabafl.lifecycle.summary import summarise
@@ -119,7 +120,12 @@ class Lifecycle:
     """Everything around the engine: files, signals, checkpoints. Without a folder, nothing is written."""
 
     def __init__(
-        self, experiment: Experiment, layout: Layout, folder: RunFolder | None, listener: Listener | None = None
+        self,
+        experiment: Experiment,
+        layout: Layout,
+        folder: RunFolder | None,
+        listener: Listener | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         torch.set_num_threads(1)  # the same bits here and in worker processes
         self.experiment = experiment
@@ -128,6 +134,8 @@ class Lifecycle:
         self.listener = listener
         self.rows: list[Evaluated] = []
         self.ending = Ending(experiment.run, None if folder is None else folder.path)
+        self.alerts = Alerts(warn)
+        self._looked_at = 0  # evaluations
         self._next_look = 0.0
         self._saver = None if folder is None else Saver(folder)
         self._signal: int | None = None
@@ -178,6 +186,9 @@ class Lifecycle:
         """Between two steps."""
         if self._saver is not None:
             self._look_after_checkpoints(self._saver, driver)
+        if len(self.rows) > self._looked_at:
+            self._looked_at = len(self.rows)
+            self.alerts.look(driver.engine, self.rows[-1])
         now = time.perf_counter()
         if now >= self._next_look and driver.engine.clock == "virtual":  # real devices have an operator for that
             self._next_look = now + LOOK_INTERVAL

@@ -22,6 +22,7 @@ from cabafl.execution.base import Executor, Interrupt, Warn
 from cabafl.execution.choice import open_executor
 from cabafl.lifecycle.ending import REQUEST, Reason
 from cabafl.lifecycle.extension import changes_length, check_extension, extend
+from cabafl.lifecycle.origin import check_data, find_modules, origin, with_absolute_paths
 from cabafl.lifecycle.run import Lifecycle, Listener, experiment_text
 from cabafl.lifecycle.stopping import Paused
 from cabafl.recording.environment import environment
@@ -78,7 +79,7 @@ def simulate(
         Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``. It is a `KeyboardInterrupt`.
     """
     _check_until(until, out)
-    experiment, given = with_given(experiment, data)
+    experiment, given = with_given(with_absolute_paths(experiment), data)
     with _one_thread(), open_executor(experiment, warn) as workers:
         parts = assemble(experiment, given)
         announce(parts.method, warn)
@@ -86,10 +87,9 @@ def simulate(
         folder = None
         if out is not None:
             toml = experiment_toml(experiment, make_method(experiment).parameters)
-            folder = RunFolder.create(
-                Path(out), toml, environment(VirtualEngine.clock, parts.task.goal.metrics[0].info)
-            )
-        return carry_out(parts, executor, folder, listener, until=until)
+            about = environment(VirtualEngine.clock, parts.task.goal.metrics[0].info) | origin(parts.task.dataset)
+            folder = RunFolder.create(Path(out), toml, about, parts.task.spec.model_dump_json(indent=2))
+        return carry_out(parts, executor, Record(folder, listener, warn), until=until)
 
 
 def resume(
@@ -125,6 +125,7 @@ def resume(
     _check_until(until, path)
     check_simulation(path)
     _check_settings(settings)
+    find_modules(path)
     experiment, given = with_given(load_experiment(path / EXPERIMENT, settings), data)
     extends = changes_length(load_experiment(path / EXPERIMENT), experiment)
     if (path / SUMMARY).exists() and not extends:
@@ -133,6 +134,7 @@ def resume(
         if (path / SUMMARY).exists() and not extends:  # the process that held the lock has finished the run
             return None
         parts = assemble(experiment, given)
+        check_data(path, experiment, parts.task.dataset)
         checkpoint = load_checkpoint(path, experiment_text(path))
         if extends:
             rows = [] if checkpoint is None else folder.rows(checkpoint.positions[METRICS])
@@ -140,7 +142,7 @@ def resume(
             extend(experiment, path)
         (path / REQUEST).unlink(missing_ok=True)
         folder.rewind(None if checkpoint is None else checkpoint.positions)
-        return carry_out(parts, workers.for_task(parts.task), folder, listener, checkpoint, until)
+        return carry_out(parts, workers.for_task(parts.task), Record(folder, listener, warn), checkpoint, until)
 
 
 def _check_until(until: float | None, out: str | Path | None) -> None:
@@ -214,22 +216,30 @@ class VirtualDriver:
         """Does nothing: an executor that waits calls `Lifecycle.check_stop` every half second."""
 
 
+@dataclass(frozen=True)
+class Record:
+    """Who hears of a run: its folder, a listener to its events, and whoever reads warnings."""
+
+    folder: RunFolder | None = None
+    listener: Listener | None = None
+    warn: Warn | None = None
+
+
 def carry_out(
     parts: SimulationParts,
     executor: Executor,
-    folder: RunFolder | None,
-    listener: Listener | None,
+    record: Record,
     checkpoint: Checkpoint | None = None,
     until: float | None = None,
     end: Reason | None = None,
 ) -> Result:
     """Runs assembled parts, from the beginning or a checkpoint. ``end``: to where that is and no further."""
-    model = parts.task.model
-    run = Lifecycle(parts.experiment, model.layout, folder, listener)
+    model, folder = parts.task.model, record.folder
+    run = Lifecycle(parts.experiment, model.layout, folder, record.listener, record.warn)
     run.ending.reason = end
     engine = make_engine(parts, executor, run.emit, run.check_stop)
     try:
-        with np.errstate(over="ignore"):  # of the norm of a model that grows without bound, which is rejected for it
+        with np.errstate(over="ignore", invalid="ignore"):  # a model that grows without bound is rejected for it
             summary = run.carry_out(VirtualDriver(engine, until), checkpoint)
     finally:
         if folder is not None:

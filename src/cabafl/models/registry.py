@@ -97,7 +97,12 @@ def _custom(name: str, input_shape: tuple[int, ...], classes: int, width: float)
     more = {} if width == 1.0 else {"width": width}
     if more and not _takes_width(factory):
         raise _no_width(name, width)
-    network = factory(*_arguments(factory, (input_shape, classes), more), **more)
+    arguments = _arguments(factory, (input_shape, classes), more)
+    try:
+        network = factory(*arguments, **more)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"model.name = {name!r}: cannot be built with the arguments {arguments}: {reason}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"model.name = {name!r}: is a {type(network).__name__}; accepted: a torch.nn.Module")
     return network

@@ -25,6 +25,7 @@ RAW_MODEL = "model-raw.safetensors"  # the last published model, where `MODEL` i
 BEST_MODEL = "model-best.safetensors"  # the best evaluated model, beside the last one
 SUMMARY = "summary.json"
 EXPERIMENT = "experiment.toml"
+TASK = "task.json"  # what the network needs to be used: form of the inputs, classes, normalisation
 ENVIRONMENT = "environment.json"
 CURVE = "curve.png"
 CHECKPOINT = "checkpoint.json"
@@ -49,13 +50,18 @@ class RunFolder:
         self._rows: list[str] = []
 
     @classmethod
-    def create(cls, path: Path, experiment_toml: str, environment: Mapping[str, Any]) -> "RunFolder":
-        """Creates the folder with the experiment and environment files. Raises `UserError` if it is not empty."""
+    def create(
+        cls, path: Path, experiment_toml: str, environment: Mapping[str, Any], task: str | None = None
+    ) -> "RunFolder":
+        """Creates the folder with the experiment and environment files, and the description of the task as JSON, if it
+        is given. Raises `UserError` if the folder is not empty."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
                 raise UserError(f"--out = {path}: the folder is not empty; accepted: a new or empty folder")
             write_atomic(path / ENVIRONMENT, as_json(environment))
+            if task is not None:
+                write_atomic(path / TASK, f"{task}\n".encode())
             write_atomic(path / EXPERIMENT, experiment_toml.encode())
             folder = cls(path, (path / EVENTS).open("xb"), (path / METRICS).open("xb"))
             lock(folder._events, _busy(path))

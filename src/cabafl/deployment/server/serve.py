@@ -21,10 +21,10 @@ from cabafl.engine.wall import WallEngine
 from cabafl.errors import RunStopped, UserError
 from cabafl.execution.choice import open_executor
 from cabafl.files import write_atomic
+from cabafl.learning.task import Task
 from cabafl.lifecycle.run import Lifecycle, Listener
 from cabafl.recording.environment import environment
 from cabafl.recording.folder import EXPERIMENT, JOURNAL, SUMMARY, RunFolder
-from cabafl.recording.scale import MetricInfo
 from cabafl.toml import experiment_toml
 
 RUN_ID = "run-id"
@@ -133,11 +133,11 @@ def _open(experiment: Experiment, station: Station, toml: str, cleanup: ExitStac
     assert experiment.data.devices != "auto"
     parts = assemble_server(experiment, experiment.data.devices, station.log.info)
     executor = workers.for_task(parts.task)
-    folder, checkpoint = open_folder(station.out, toml, parts.task.goal.metrics[0].info)
+    folder, checkpoint = open_folder(station.out, toml, parts.task)
     cleanup.callback(folder.close)
     journal = Journal(station.out, keep=experiment.deploy.keep_journal)
     cleanup.callback(journal.close)
-    run = Lifecycle(experiment, parts.task.model.layout, folder, station.listener)
+    run = Lifecycle(experiment, parts.task.model.layout, folder, station.listener, station.log.warn)
     setup = engine_setup(parts, executor, run.emit, experiment.run.wall_time)
     engine = WallEngine(setup, experiment.data.devices, experiment.deploy.norm_bound)
     engine.skipped = journal.quarantine.alarms.keys()
@@ -158,10 +158,11 @@ def _run_id(out: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def open_folder(out: Path, toml: str, metric: MetricInfo) -> tuple[RunFolder, Checkpoint | None]:
+def open_folder(out: Path, toml: str, task: Task) -> tuple[RunFolder, Checkpoint | None]:
     """Creates a run folder, or reopens that of an interrupted run and truncates its record to the checkpoint."""
     if not (out / EXPERIMENT).exists():
-        return RunFolder.create(out, toml, environment(WallEngine.clock, metric)), None
+        about = environment(WallEngine.clock, task.goal.metrics[0].info)
+        return RunFolder.create(out, toml, about, task.spec.model_dump_json(indent=2)), None
     folder = RunFolder.reopen(out)
     try:
         checkpoint = load_checkpoint(out, toml)

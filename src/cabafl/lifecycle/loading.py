@@ -1,0 +1,151 @@
+"""The model of a run, ready to be used: finished, interrupted or still going on."""
+
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from cabafl.assembly import load_data
+from cabafl.checked import make_method
+from cabafl.config import load_experiment
+from cabafl.data.dataset import network_inputs
+from cabafl.engine.checkpoint import load_checkpoint
+from cabafl.errors import UserError
+from cabafl.learning.builtin_tasks import find_task
+from cabafl.learning.spec import TaskSpec
+from cabafl.learning.task import FlatModel
+from cabafl.lifecycle.run import experiment_text
+from cabafl.methods.base import Weights
+from cabafl.recording.folder import BEST_MODEL, EXPERIMENT, MODEL, RAW_MODEL, SUMMARY, TASK
+
+Which = Literal["result", "raw", "best"]
+ATTEMPTS = 3  # a run that is going on may replace its checkpoint while it is being read
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained network with what it needs to be used: call it with samples as they are in the data set."""
+
+    network: nn.Module
+    """The network, in evaluation mode."""
+
+    spec: TaskSpec
+    """Form of the inputs, normalisation, classes and their names, learning task."""
+
+    def inputs(self, x: npt.ArrayLike | Tensor) -> Tensor:
+        """Samples in the form of the data set (bytes of images, numbers, symbols) as the network takes them.
+
+        Raises:
+            UserError: If they have another shape than those the network was trained with.
+        """
+        stored = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+        shape = self.spec.input_shape
+        if tuple(stored.shape) == shape:
+            stored = stored[None]
+        if tuple(stored.shape[1:]) != shape:
+            raise UserError(f"x: shape {tuple(stored.shape)}; accepted: {shape}, or n x {shape} for n samples")
+        return network_inputs(stored, self.spec.kind, self.spec.mean, self.spec.deviation)
+
+    def __call__(self, x: npt.ArrayLike | Tensor) -> Tensor:
+        """The outputs of the network, one row per sample."""
+        with torch.inference_mode():
+            outputs: Tensor = self.network(self.inputs(x))
+            return outputs
+
+    def predict(self, x: npt.ArrayLike | Tensor) -> npt.NDArray[Any]:
+        """One prediction per sample: a class (its name, if classes have names), a symbol, a row of 0 and 1 for several
+        labels, or the numbers themselves."""
+        outputs, targets = self(x), find_task(self.spec.task).targets
+        if targets == "labels":
+            return (outputs > 0).numpy().astype(np.int64)
+        if targets == "numbers":
+            return outputs.numpy()
+        chosen = outputs.argmax(dim=-1).numpy()
+        return np.array(self.spec.class_names)[chosen] if self.spec.class_names else chosen
+
+
+def load_model(path: str | Path, which: Which = "result") -> LoadedModel:
+    """Loads the model of a run with its preprocessing.
+
+    Args:
+        path: The run folder. If the run is not finished, its last checkpoint counts.
+        which: ``result``: what the run gives away (``model.safetensors``); ``raw``: the last published model, also if
+            models are averaged; ``best``: the best evaluated one, if ``run.keep`` keeps it.
+
+    Raises:
+        UserError: If there is no such model, or the folder is not that of a run.
+    """
+    path = Path(path)
+    if which not in ("result", "raw", "best"):
+        raise UserError(f"which = {which!r}: accepted: result, raw, best")
+    if not (path / EXPERIMENT).exists():
+        raise UserError(f"{path}: not a run folder (it has no {EXPERIMENT})")
+    spec = _spec(path)
+    model = FlatModel(spec.network())
+    model.load(_saved(path, which, model) if (path / SUMMARY).exists() else _from_checkpoint(path, which))
+    return LoadedModel(model.network.eval(), spec)
+
+
+def _spec(path: Path) -> TaskSpec:
+    """As it was recorded; runs of older versions have the data set to find it out."""
+    if not (path / TASK).exists():
+        experiment = load_experiment(path / EXPERIMENT)
+        return TaskSpec.of(experiment, load_data(experiment))
+    try:
+        return TaskSpec.model_validate_json((path / TASK).read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path / TASK}: cannot be read: {reason}") from None
+
+
+def _saved(path: Path, which: Which, model: FlatModel) -> Weights:
+    raw = RAW_MODEL if (path / RAW_MODEL).exists() else MODEL
+    name = {"result": MODEL, "raw": raw, "best": BEST_MODEL}[which]
+    if which == "best" and load_experiment(path / EXPERIMENT).run.keep == "best":
+        name = MODEL
+    try:
+        tensors = load_file(path / name)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path / name}: cannot be read: {error}{_hint(which)}") from None
+    layout = model.layout
+    found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+    if found != dict(zip(layout.names, layout.shapes, strict=True)):
+        raise UserError(f"{path / name}: has other tensors than model.name = the one of {path / EXPERIMENT}")
+    return np.concatenate([tensors[key].float().flatten().numpy() for key in layout.names])
+
+
+def _from_checkpoint(path: Path, which: Which) -> Weights:
+    for engine in ("virtual", "wall"):
+        import_module(f"cabafl.engine.{engine}")  # a checkpoint contains objects of the engine
+    make_method(load_experiment(path / EXPERIMENT))  # and of the method's module
+    for attempt in range(ATTEMPTS):
+        try:
+            checkpoint = load_checkpoint(path, experiment_text(path))
+            break
+        except UserError:
+            if attempt == ATTEMPTS - 1:
+                raise
+            time.sleep(0.2)
+    if checkpoint is None:
+        raise UserError(f"{path}: has no model yet; accepted: a finished run, or one with a checkpoint")
+    engine_state = checkpoint.engine
+    if which == "best":
+        best = engine_state["best"]
+        if best is None or best.weights is None:
+            raise UserError(f"{path}: the best model is not kept{_hint(which)}")
+        return np.asarray(best.weights)
+    average = engine_state["average"]
+    return np.asarray(engine_state["model"] if average is None or which == "raw" else average.model())
+
+
+def _hint(which: Which) -> str:
+    return "; accepted: a run with run.keep = best or both" if which == "best" else ""
