@@ -8,9 +8,11 @@ import pytest
 import cabafl
 
 NAMES = [
+    "Comparison",
     "Experiment",
     "Job",
     "LearningTask",
+    "LoadedModel",
     "Method",
     "Objective",
     "Parameters",
@@ -21,10 +23,14 @@ NAMES = [
     "UserError",
     "__version__",
     "build_report",
+    "compare",
+    "finish",
     "load_experiment",
+    "load_model",
     "load_runs",
     "resume",
     "simulate",
+    "sweep",
 ]
 
 

@@ -3,9 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cabafl.comparison.functions import Comparison, compare, sweep
     from cabafl.config import Experiment, load_experiment
     from cabafl.errors import UserError
     from cabafl.learning.learning_task import LearningTask, TaskMetric
+    from cabafl.lifecycle.finishing import finish
+    from cabafl.lifecycle.loading import LoadedModel, load_model
     from cabafl.lifecycle.simulate import Result, resume, simulate
     from cabafl.methods.base import Job, Method, Objective, Parameters, Server, Upload
     from cabafl.reporting.report import build_report
@@ -14,9 +17,11 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Comparison",
     "Experiment",
     "Job",
     "LearningTask",
+    "LoadedModel",
     "Method",
     "Objective",
     "Parameters",
@@ -27,16 +32,23 @@ __all__ = [
     "UserError",
     "__version__",
     "build_report",
+    "compare",
+    "finish",
     "load_experiment",
+    "load_model",
     "load_runs",
     "resume",
     "simulate",
+    "sweep",
 ]
 
 _HOMES = {
+    "cabafl.comparison.functions": ("Comparison", "compare", "sweep"),
     "cabafl.config": ("Experiment", "load_experiment"),
     "cabafl.errors": ("UserError",),
     "cabafl.learning.learning_task": ("LearningTask", "TaskMetric"),
+    "cabafl.lifecycle.finishing": ("finish",),
+    "cabafl.lifecycle.loading": ("LoadedModel", "load_model"),
     "cabafl.lifecycle.simulate": ("Result", "resume", "simulate"),
     "cabafl.methods.base": ("Job", "Method", "Objective", "Parameters", "Server", "Upload"),
     "cabafl.reporting.report": ("build_report",),

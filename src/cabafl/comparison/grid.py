@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -280,7 +281,8 @@ def _end(run: GridRun) -> None:
 
 @contextmanager
 def _forwarded_signals(running: Sequence[GridRun]) -> Iterator[Callable[[], bool]]:
-    """Forwards SIGINT and SIGTERM to the running processes as SIGTERM; yields a function that says whether one came."""
+    """Forwards SIGINT and SIGTERM to the running processes as SIGTERM; yields a function that says whether one came.
+    No effect outside the main thread."""
     received: list[int] = []
 
     def stop(number: int, _frame: object) -> None:
@@ -288,7 +290,7 @@ def _forwarded_signals(running: Sequence[GridRun]) -> Iterator[Callable[[], bool
         for run in running:
             run.stop()
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
     before = [signal.signal(number, stop) for number in numbers]
     try:
         yield lambda: bool(received)

@@ -26,7 +26,7 @@ from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
 from cabafl.recording.events import Event, Lost, Noted, Published, Uploaded
 from cabafl.rng import Stream, seed64
-from cabafl.state import State, attributes
+from cabafl.state import Encoder, State, attributes
 
 FOREVER = float("inf")
 FEATURE_BYTES = 4  # per number of a feature vector: float32, as `deployment.wire` sends it
@@ -184,6 +184,24 @@ class Engine(ABC):
                 f"method.name = {self.method.name!r}: sends at {self.now:g} s a correction of shape {correction.shape} "
                 f"and type {correction.dtype}; accepted: finite numbers, float32, of shape {self.initial.shape}"
             )
+
+    def _check_objective(self, objective: object) -> None:
+        """Raises `UserError` for anything but an `Objective`: fields that it does not have would change nothing."""
+        if type(objective) is not Objective:
+            raise UserError(
+                f"method.name = {self.method.name!r}: dispatches at {self.now:g} s with an objective of type "
+                f"{type(objective).__name__}; accepted: cabafl.Objective"
+            )
+
+    def check_method(self) -> None:
+        """Raises `UserError` if an attribute of the method cannot be stored in a checkpoint."""
+        for name, value in attributes(self.method).items():
+            try:
+                if name != "parameters":
+                    Encoder().encode(value)
+            except (TypeError, ValueError, RuntimeError) as error:
+                reason = " ".join(str(error).split())[:300]
+                raise UserError(f"method.name = {self.method.name!r}: its attribute {name!r}: {reason}") from None
 
     def note(self, kind: str, /, **facts: Any) -> None:
         """See `Server.note`."""

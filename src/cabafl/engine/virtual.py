@@ -64,6 +64,7 @@ class VirtualEngine(Engine):
             for device in np.flatnonzero(self.sizes > 0).tolist():
                 self._schedule_absence(device, 0, 0.0)
         self.method.start(self)
+        self.check_method()
 
     def step(self) -> bool:
         """Handles the next event; False when the run is over. If ``interrupt`` raises, the state is the one before the
@@ -142,6 +143,8 @@ class VirtualEngine(Engine):
         correction: Weights | None = None,
     ) -> int | None:
         """See `Server.dispatch`. The result of a job that is held is computed when it is fetched."""
+        if objective is not PLAIN:
+            self._check_objective(objective)
         number = self._book_dispatch(device, weights, correction)
         if number is None:
             return None

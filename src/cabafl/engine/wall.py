@@ -71,6 +71,8 @@ class WallEngine(OperatedEngine):
         correction: Weights | None = None,
     ) -> int | None:
         """See `Server.dispatch`."""
+        if objective is not PLAIN:
+            self._check_objective(objective)
         number = self._book_dispatch(device, weights, correction)
         if number is None:
             return None

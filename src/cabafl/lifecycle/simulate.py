@@ -1,5 +1,7 @@
 """Runs one experiment in virtual time, from the beginning or from a checkpoint."""
 
+import base64
+import html
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -26,14 +28,16 @@ from cabafl.lifecycle.origin import check_data, find_modules, origin, with_absol
 from cabafl.lifecycle.run import Lifecycle, Listener, experiment_text
 from cabafl.lifecycle.stopping import Paused
 from cabafl.recording.environment import environment
+from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import EXPERIMENT, JOURNAL, METRICS, SUMMARY, RunFolder
 from cabafl.toml import experiment_toml
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What a simulation returns."""
 
@@ -48,6 +52,36 @@ class Result:
 
     folder: Path | None
     """The run folder; None if nothing was written."""
+
+    rows: tuple[Evaluated, ...] = ()
+    """The evaluations as they were recorded."""
+
+    def __repr__(self) -> str:
+        where = "nothing written" if self.folder is None else str(self.folder)
+        return f"<Result {self._title()}: {self._figures()}; {where}>"
+
+    def plot(self) -> "Figure":
+        """The learning curve as a matplotlib figure, which a notebook shows."""
+        from cabafl.reporting.curve import learning_curve  # here, because importing matplotlib delays the start
+
+        return learning_curve(self.rows, self._title(), self.summary["clock"])
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the figures and the learning curve."""
+        from cabafl.reporting.curve import as_png
+
+        text = html.escape(f"{self._title()}: {self._figures()}")
+        image = base64.b64encode(as_png(self.plot())).decode()
+        return f'<p>{text}</p><img alt="learning curve" width="640" src="data:image/png;base64,{image}">'
+
+    def _title(self) -> str:
+        return f"{self.summary['method']}, seed {self.summary['seed']}"
+
+    def _figures(self) -> str:
+        last, metric = self.rows[-1], self.rows[-1].metric
+        best = self.summary["best_window_mean"]
+        window = "" if best is None else f", best window {metric.text(best)}{metric.unit}"
+        return f"{metric.title} {metric.text(last.value)}{metric.unit} at {last.time:g} s{window}"
 
 
 def simulate(
@@ -248,7 +282,8 @@ def carry_out(
 
     model.load(engine.result)
     metrics = pd.DataFrame([row.numbers for row in run.rows], columns=list(run.rows[0].columns))
-    return Result(summary, metrics, model.network.eval(), None if folder is None else folder.path)
+    where = None if folder is None else folder.path
+    return Result(summary, metrics, model.network.eval(), where, tuple(run.rows))
 
 
 def make_engine(

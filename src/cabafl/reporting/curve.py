@@ -14,10 +14,19 @@ from cabafl.recording.metrics import WINDOW, best_window_mean, first_evaluations
 
 
 def draw_curve(rows: Sequence[Evaluated], title: str, path: Path, clock: str = "virtual") -> None:
-    """Draws the metric over time: each evaluation, the moving mean, the best window, the averaged model.
+    """Draws the learning curve into a file, which is replaced atomically."""
+    write_atomic(path, as_png(learning_curve(rows, title, clock)))
 
-    The file is replaced atomically.
-    """
+
+def as_png(figure: Figure) -> bytes:
+    """The content of an image file."""
+    content = io.BytesIO()
+    figure.savefig(content, dpi=130, format="png")
+    return content.getvalue()
+
+
+def learning_curve(rows: Sequence[Evaluated], title: str, clock: str = "virtual") -> Figure:
+    """The metric over time: each evaluation, the moving mean, the best window, the averaged model."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -39,6 +48,4 @@ def draw_curve(rows: Sequence[Evaluated], title: str, path: Path, clock: str = "
     axes.set(title=title, xlabel=f"{clock} time [s]", ylabel=f"test {metric.label}")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right" if metric.more_is_better else "upper right")
-    content = io.BytesIO()
-    figure.savefig(content, dpi=130, format="png")
-    write_atomic(path, content.getvalue())
+    return figure

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-import cabafl
 from cabafl.deployment.folder.layout import FleetFolder
 from cabafl.deployment.folder.writing import hand_over, render, template_values
 from cabafl.errors import UserError
@@ -74,7 +73,7 @@ def device_requirements() -> list[str]:
 
 
 def _package_files() -> Iterator[tuple[str, bytes]]:
-    root = Path(cabafl.__path__[0])
+    root = Path(__file__).parents[2]  # of the package
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
             yield f"{PACKAGE}/{path.relative_to(root).as_posix()}", path.read_bytes()

@@ -29,6 +29,7 @@ class FleetDriver:
         self.run = run
         self.status = status
         self.commands = commands
+        self._checked = False  # the state of the method, once it has one
         self._said = time.monotonic()
         self._looked = self._said - CHECK_INTERVAL
 
@@ -66,6 +67,9 @@ class FleetDriver:
     def step(self) -> bool:
         """Waits for what happens next; returns False when the run is over."""
         self.run.check_stop()
+        if not self._checked and self.engine.started:
+            self.engine.check_method()
+            self._checked = True
         if self._over():
             return False
         if time.monotonic() - self._looked >= CHECK_INTERVAL:
