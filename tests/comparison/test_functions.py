@@ -1,0 +1,74 @@
+"""`compare`, `sweep` and results from Python."""
+
+from pathlib import Path
+
+import pytest
+
+from cabafl import UserError, compare, load_experiment, simulate, sweep
+
+BASE = ["data.dataset=synthetic", "data.devices=6", "model.name=mlp", "fleet.slots=2", "run.virtual_time=40"]
+
+
+@pytest.mark.slow
+def test_compare_runs_methods_and_reports(tmp_path: Path) -> None:
+    experiment = load_experiment(None, [*BASE, "run.evaluate_every=2"])
+    polls: list[int] = []
+    found = compare(
+        experiment, ["fedavg", "fedasync"], seeds=2, out=tmp_path / "c", poll=lambda runs: polls.append(len(runs))
+    )
+    assert [(run.label, run.seed) for run in found.runs] == [
+        ("fedavg", 1),
+        ("fedasync", 1),
+        ("fedavg", 2),
+        ("fedasync", 2),
+    ]
+    assert found.report.html.exists()
+    assert found.failures == {}
+    assert set(polls) == {4}
+    assert list(found.summary["label"]) == ["fedavg", "fedasync", "fedavg", "fedasync"]
+    assert "<table" in found._repr_html_()
+    alone = simulate(experiment.model_copy(update={"method": type(experiment.method)(name="fedavg")}))
+    assert found.summary["final_accuracy"][0] == alone.summary["final_accuracy"]
+    again = compare(experiment, "fedavg,fedasync", seeds=2, out=tmp_path / "c")
+    assert len(again.runs) == 4
+
+
+@pytest.mark.slow
+def test_sweep_varies_keys(tmp_path: Path) -> None:
+    experiment = load_experiment(None, [*BASE, "method.name=fedavg"])
+    found = sweep(experiment, {"training.epochs": [1, 2]}, out=tmp_path / "s")
+    assert sorted(run.experiment.training.epochs for run in found.runs) == [1, 2]
+    assert found.report.html.exists()
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"training.epochs": [1]}, "sweep: no key has several values"),
+        ({"training.epoch": [1, 2]}, "training.epoch"),
+        ({"training.epochs": [1, "two"]}, "training.epochs"),
+    ],
+)
+def test_wrong_sweeps_are_refused(grid: dict[str, list[object]], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        sweep(load_experiment(None, BASE), grid, out=tmp_path / "s")
+
+
+def test_wrong_comparisons_are_refused(tmp_path: Path) -> None:
+    experiment = load_experiment(None, BASE)
+    with pytest.raises(UserError, match=r"--methods = 'fedavgg'"):
+        compare(experiment, ["fedavgg"], out=tmp_path / "c")
+    with pytest.raises(UserError, match="seeds = 0: accepted: 1 or more"):
+        compare(experiment, seeds=0, out=tmp_path / "c")
+    with pytest.raises(UserError, match="jobs = 0: accepted: 1 or more"):
+        compare(experiment, ["fedavg"], jobs=0, out=tmp_path / "c")
+
+
+def test_a_result_shows_itself(tmp_path: Path) -> None:
+    result = simulate(load_experiment(None, [*BASE, "run.workers=0", "method.name=fedavg"]), tmp_path / "run")
+    text = repr(result)
+    assert text.startswith("<Result fedavg, seed 1: accuracy ")
+    assert text.endswith(f"{tmp_path / 'run'}>")
+    assert "\n" not in text
+    assert result.plot().axes[0].get_xlabel() == "virtual time [s]"
+    assert "data:image/png;base64," in result._repr_html_()
