@@ -28,6 +28,9 @@ def report(
         str | None,
         typer.Option(help="raw: figures of the published models | averaged: of their average (run.average)."),
     ] = None,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Include interrupted and running runs, with what they have so far.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare finished runs in tables, figures and a self-contained HTML page."""
@@ -36,7 +39,7 @@ def report(
 
     left_out: list[str] = []
     judged = parse_by(by)
-    runs = load_runs(folders, None, left_out.append)
+    runs = load_runs(folders, None, left_out.append, unfinished)
     _print(build_report(runs, out, parse_targets(targets, metric_of(runs)), notes=left_out, by=judged), left_out, quiet)
 
 

@@ -11,6 +11,7 @@ from cabafl.execution.inline import InlineWorkers
 from cabafl.execution.pool import ProcessExecutor
 from cabafl.execution.ray_cluster import open_ray
 from cabafl.learning.task import Task
+from cabafl.toml import flatten
 
 
 class Workers(Protocol):
@@ -27,6 +28,15 @@ def worker_count(setting: str | int) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _of_this_session(experiment: Experiment) -> str | None:
+    """The first setting that names something defined in a notebook or the script itself, if any."""
+    sections = {name: getattr(experiment, name).model_dump() for name in ("model", "task", "training")}
+    for key, value in flatten(sections).items():
+        if isinstance(value, str) and value.startswith("__main__:"):
+            return f"{key} = {value!r}"
+    return None
+
+
 def open_executor(experiment: Experiment, warn: Warn | None = None) -> AbstractContextManager[Workers]:
     """Starts the workers; leaving the context stops them."""
     run = experiment.run
@@ -35,6 +45,11 @@ def open_executor(experiment: Experiment, warn: Warn | None = None) -> AbstractC
     if run.ray_address is not None:
         raise UserError(f"run.ray_address = {run.ray_address!r}: needs run.executor = 'ray', not {run.executor!r}")
     workers = worker_count(run.workers)
+    own = _of_this_session(experiment)
+    if own is not None and workers:
+        if warn is not None:
+            warn(f"{own}: defined in this session, where worker processes cannot import it; run.workers = 0 instead")
+        workers = 0
     if workers == 0:
         return nullcontext(InlineWorkers())
     return closing(ProcessExecutor(workers, warn))

@@ -17,6 +17,7 @@ from cabafl.recording.metrics import averaged_rows, metric_figures
 from cabafl.recording.scale import MetricInfo
 from cabafl.recording.version_0_1 import translate_summary
 from cabafl.reporting.trace import Counts, count_events
+from cabafl.reporting.unfinished import MARK, read_unfinished
 from cabafl.toml import flatten
 
 REQUIRED_KEYS = (  # of summary.json, besides final_accuracy or that of another metric
@@ -128,14 +129,17 @@ def load_runs(
     folders: str | Path | Sequence[str | Path],
     labels: Mapping[Path, str] | Mapping[str, str] | None = None,
     warn: Callable[[str], None] | None = None,
+    unfinished: bool = False,
 ) -> list[Run]:
-    """Loads finished runs. Unfinished runs and duplicates are left out.
+    """Loads finished runs. Duplicates are left out, and so are unfinished runs, unless they are asked for.
 
     Args:
         folders: One folder or several: run folders, or folders that contain some at any depth.
         labels: Run folder -> label. None: a run is labelled with its method, and with the settings that differ if runs
             of one method differ in more than the seed.
         warn: Called with one line about each run that is left out.
+        unfinished: Whether runs that are interrupted or still going on count, with what they have recorded so far.
+            Their labels say so.
 
     Raises:
         UserError: If no finished run is found, or a run folder is damaged.
@@ -147,11 +151,21 @@ def load_runs(
     for folder in _find(paths):
         if (folder / SUMMARY).exists():
             finished.append(load_run(folder, label_of.get(folder, "")))
+        elif unfinished and (so_far := read_unfinished(folder)) is not None:
+            experiment, rows, summary = so_far
+            label = label_of.get(folder, experiment.method.name.rpartition(":")[2])
+            finished.append(Run(label, folder, experiment, rows, summary))
         else:
             warn(f"{folder}: not finished (it has no {SUMMARY}); left out")
     if not finished:
         raise UserError(f"{', '.join(map(str, paths))}: no finished run found; accepted: folders of `cabafl run`")
-    return _deduplicated(finished if labels else _labelled(finished), warn)
+    named = finished if labels else _labelled(finished)
+    return _deduplicated([_marked(run) if MARK in run.summary else run for run in named], warn)
+
+
+def _marked(run: Run) -> Run:
+    """An unfinished run: its seed and time are part of its label, since no other run ends there."""
+    return replace(run, label=f"{run.label} (seed {run.seed}, {MARK}: {run.metrics[-1].time:,.0f} s)")
 
 
 def by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cabafl.errors import UserError
+from cabafl.recording.folder import SUMMARY
 from cabafl.recording.version_0_1 import translate_event
 
 
@@ -20,6 +21,7 @@ class Counts:
 
     selections: Counter[int] = field(default_factory=Counter)  # device -> dispatches
     staleness: Counter[int] = field(default_factory=Counter)  # staleness -> uploads
+    losses: Counter[str] = field(default_factory=Counter)  # reason -> jobs
     with_upload: set[int] = field(default_factory=set)  # devices
     with_loss: set[int] = field(default_factory=set)  # devices
     longest: float = 0.0  # seconds of the longest job, as expected at its dispatch
@@ -63,6 +65,7 @@ def count_events(path: Path) -> Counts:
             counts.with_upload.add(event["device"])
         elif event["event"] == "loss":
             counts.with_loss.add(event["device"])
+            counts.losses[event["reason"]] += 1
     return counts
 
 
@@ -89,13 +92,16 @@ def read_first_seconds(path: Path, seconds: float) -> FirstSeconds:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields dispatches, uploads, losses, published models and evaluations in order; skips other events unparsed."""
+    """Yields dispatches, uploads, losses, published models and evaluations in order; skips other events unparsed. In
+    the log of an unfinished run, the last line may be torn."""
     kinds = ("dispatch", "upload", "loss", "publish", "evaluation", "aggregation")  # aggregation: publish in 0.1
     marks = tuple(f'"event":"{kind}"' for kind in kinds)
     line = ""
     try:
         with path.open(encoding="utf-8") as lines:
             for line in lines:
+                if not line.endswith("\n") and not (path.parent / SUMMARY).exists():
+                    return
                 if line.startswith(marks, line.find('"event"')):
                     yield _checked(translate_event(json.loads(line)))
     except OSError as error:
