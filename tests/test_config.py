@@ -84,7 +84,7 @@ def test_a_number_of_jobs_replaces_the_default_length() -> None:
         (["data.devices=1000000000000"], "data.devices = 1000000000000: accepted: 'auto' or a whole number from 1"),
         (["beta=0.1"], "beta = 0.1: unknown key, did you mean 'data.beta'?; accepted here: seed, data, "),
         (["model.batch_size=1"], "model.batch_size = 1: unknown key, did you mean 'training.batch_size'?; accepted in"),
-        (["name=mlp"], "name = 'mlp': unknown key, did you mean 'model.name' or 'method.name'?"),
+        (["name=mlp"], "name = 'mlp': unknown key, did you mean 'task.name' or 'model.name' or 'method.name'?"),
         (["loss=1.0"], "loss = 1.0: unknown key, did you mean 'fleet.faults.loss'?"),
         (["data.dataset=CIFAR10"], "data.dataset = 'CIFAR10': unknown, did you mean 'cifar10'?"),
         (["data.partition=IID"], "data.partition = 'IID': unknown, did you mean 'iid'?"),

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from cabafl.config.fleet import FleetSection
 from cabafl.config.sections import (
     DataSection,
     DeploySection,
-    FleetSection,
     MethodSection,
     ModelSection,
     PrivacySection,

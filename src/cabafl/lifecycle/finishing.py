@@ -15,7 +15,7 @@ from cabafl.files import Busy, write_atomic
 from cabafl.lifecycle.ending import REQUEST
 from cabafl.lifecycle.origin import check_data, find_modules
 from cabafl.lifecycle.run import Listener, experiment_text
-from cabafl.lifecycle.simulate import Record, carry_out, check_simulation
+from cabafl.lifecycle.simulate import Audience, carry_out, check_simulation
 from cabafl.recording.folder import EXPERIMENT, SUMMARY, RunFolder
 
 ASK_INTERVAL = 0.2  # seconds between two looks at a process that was asked to end its run
@@ -69,4 +69,4 @@ def _end_here(experiment: Experiment, folder: RunFolder, listener: Listener | No
     parts = assemble(experiment)
     check_data(folder.path, experiment, parts.task.dataset)
     folder.rewind(checkpoint.positions)
-    carry_out(parts, InlineWorkers().for_task(parts.task), Record(folder, listener), checkpoint, end="finish")
+    carry_out(parts, InlineWorkers().for_task(parts.task), Audience(folder, listener), checkpoint, end="finish")

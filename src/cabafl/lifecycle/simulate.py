@@ -123,7 +123,7 @@ def simulate(
             toml = experiment_toml(experiment, make_method(experiment).parameters)
             about = environment(VirtualEngine.clock, parts.task.goal.metrics[0].info) | origin(parts.task.dataset)
             folder = RunFolder.create(Path(out), toml, about, parts.task.spec.model_dump_json(indent=2))
-        return carry_out(parts, executor, Record(folder, listener, warn), until=until)
+        return carry_out(parts, executor, Audience(folder, listener, warn), until=until)
 
 
 def resume(
@@ -168,15 +168,23 @@ def resume(
         if (path / SUMMARY).exists() and not extends:  # the process that held the lock has finished the run
             return None
         parts = assemble(experiment, given)
-        check_data(path, experiment, parts.task.dataset)
-        checkpoint = load_checkpoint(path, experiment_text(path))
-        if extends:
-            rows = [] if checkpoint is None else folder.rows(checkpoint.positions[METRICS])
-            check_extension(experiment, path, checkpoint, rows)
-            extend(experiment, path)
-        (path / REQUEST).unlink(missing_ok=True)
-        folder.rewind(None if checkpoint is None else checkpoint.positions)
-        return carry_out(parts, workers.for_task(parts.task), Record(folder, listener, warn), checkpoint, until)
+        checkpoint = _prepare(parts, folder, extends)
+        return carry_out(parts, workers.for_task(parts.task), Audience(folder, listener, warn), checkpoint, until)
+
+
+def _prepare(parts: SimulationParts, folder: RunFolder, extends: bool) -> Checkpoint | None:
+    """Makes the folder one that can be continued from the checkpoint it returns. Raises `UserError`, before anything
+    is changed, if it cannot."""
+    path, experiment = folder.path, parts.experiment
+    check_data(path, experiment, parts.task.dataset)
+    checkpoint = load_checkpoint(path, experiment_text(path))
+    if extends:
+        rows = [] if checkpoint is None else folder.rows(checkpoint.positions[METRICS])
+        check_extension(experiment, path, checkpoint, rows)
+        extend(experiment, path)
+    (path / REQUEST).unlink(missing_ok=True)
+    folder.rewind(None if checkpoint is None else checkpoint.positions)
+    return checkpoint
 
 
 def _check_until(until: float | None, out: str | Path | None) -> None:
@@ -251,7 +259,7 @@ class VirtualDriver:
 
 
 @dataclass(frozen=True)
-class Record:
+class Audience:
     """Who hears of a run: its folder, a listener to its events, and whoever reads warnings."""
 
     folder: RunFolder | None = None
@@ -262,14 +270,14 @@ class Record:
 def carry_out(
     parts: SimulationParts,
     executor: Executor,
-    record: Record,
+    audience: Audience,
     checkpoint: Checkpoint | None = None,
     until: float | None = None,
     end: Reason | None = None,
 ) -> Result:
     """Runs assembled parts, from the beginning or a checkpoint. ``end``: to where that is and no further."""
-    model, folder = parts.task.model, record.folder
-    run = Lifecycle(parts.experiment, model.layout, folder, record.listener, record.warn)
+    model, folder = parts.task.model, audience.folder
+    run = Lifecycle(parts.experiment, model.layout, folder, audience.listener, audience.warn)
     run.ending.reason = end
     engine = make_engine(parts, executor, run.emit, run.check_stop)
     try:
