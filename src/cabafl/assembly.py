@@ -14,6 +14,7 @@ from cabafl.data.partition import make_partition
 from cabafl.engine.average import AverageRule
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules
+from cabafl.engine.schedule import make_schedule
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
 from cabafl.fleet import (
@@ -33,6 +34,7 @@ from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
+from cabafl.learning.weights import start_from
 from cabafl.methods.base import Method
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
@@ -62,6 +64,7 @@ class SimulationParts(Parts):
 def assemble(experiment: Experiment) -> SimulationParts:
     """Builds all parts of a simulation; parts that do not fit together are a `UserError` before anything runs."""
     method = make_method(experiment)
+    make_schedule(experiment.training, experiment.run.virtual_time)  # a wrong one is found before anything runs
     dataset, partition = make_data(experiment)
     task = make_task(experiment, dataset, partition)
     slots = slots_for(experiment, len(partition), method)
@@ -79,6 +82,7 @@ def assemble(experiment: Experiment) -> SimulationParts:
 def assemble_server(experiment: Experiment, devices: int) -> Parts:
     """Builds the parts of a server for ``devices`` real devices; its task has test samples only."""
     method = make_method(experiment)
+    make_schedule(experiment.training, experiment.run.wall_time)
     slots = slots_for(experiment, devices, method)
     method = settled(method, devices, simulated=False)
     task = make_server_task(experiment)
@@ -109,6 +113,7 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
         epochs=training.epochs,
         learning_rate=training.learning_rate,
         defence=DefenceRules(**run.defence.model_dump()),
+        schedule=make_schedule(training, seconds),
         metrics=parts.task.goal.metrics,
         average=None if run.average is None else AverageRule(run.average, run.average_power, run.average_decay),
     )
@@ -259,7 +264,10 @@ def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) ->
     """The network with its data, on the processor of the experiment."""
     processor = experiment.run.device
     check_processor(processor)
-    return TaskSpec.of(experiment, dataset).build(dataset, partition, processor)
+    task = TaskSpec.of(experiment, dataset).build(dataset, partition, processor)
+    if experiment.model.weights is not None:
+        start_from(task.model, Path(experiment.model.weights).expanduser())
+    return task
 
 
 def check_processor(name: str) -> None:

@@ -1,6 +1,7 @@
 """The description of an experiment: a typed object, one section per table of the TOML file, a default for every key."""
 
 from cabafl.config.experiment import Experiment, apply_override, load_experiment, parse_value
+from cabafl.config.learning import TaskSection, TrainingSection
 from cabafl.config.sections import (
     EXECUTION_KEYS,
     HUB_KEYS,
@@ -10,8 +11,6 @@ from cabafl.config.sections import (
     ModelSection,
     PrivacySection,
     RunSection,
-    TaskSection,
-    TrainingSection,
 )
 
 __all__ = [

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from cabafl.config.learning import TaskSection, TrainingSection
 from cabafl.config.sections import (
     DataSection,
     DeploySection,
@@ -16,8 +17,6 @@ from cabafl.config.sections import (
     PrivacySection,
     RunSection,
     Section,
-    TaskSection,
-    TrainingSection,
 )
 from cabafl.errors import UserError
 from cabafl.toml import read_toml

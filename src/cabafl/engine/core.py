@@ -17,6 +17,7 @@ from cabafl.engine.defence import AUTOMATIC, LARGEST_MODEL, LARGEST_UPLOAD, Defa
 from cabafl.engine.idle import IdleSet
 from cabafl.engine.ledger import Ledger
 from cabafl.engine.outbox import Outbox, PendingScore
+from cabafl.engine.schedule import Schedule
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
 from cabafl.learning.builtin_tasks import Classification
@@ -64,6 +65,7 @@ class EngineSetup:
     learning_rate: float = 0.01
     defence: DefenceRules = AUTOMATIC
     average: AverageRule | None = None
+    schedule: Schedule | None = None  # None: the learning rate stays
     metrics: tuple[TaskMetric, ...] = tuple(Classification().metrics()[:1])  # the first is the one of the run
 
 
@@ -94,6 +96,7 @@ class Engine(ABC):
         self.trainable = setup.trainable
         self.epochs = setup.epochs
         self.learning_rate = setup.learning_rate
+        self.schedule = setup.schedule
         self.defence = Defence(setup.defence, self.defaults, self.note, setup.trainable, claimed)
         self.sizes = sizes = self.defence.bounded(claimed)
         self.metrics = setup.metrics
@@ -194,6 +197,11 @@ class Engine(ABC):
         ledger.bytes += weights.nbytes
         self._selected[device] += 1
         return number
+
+    def _scheduled(self, objective: Objective) -> Objective:
+        """The objective of a job that is sent now, with the learning rate of this moment."""
+        assert self.schedule is not None
+        return self.schedule.applied(objective, self.now, self.version)
 
     def _take_upload(self, job: Job, weights: Weights, seconds: float, loss: float | None = None) -> None:
         """Passes an upload to the method, or reports a loss if the upload is rejected."""

@@ -60,6 +60,7 @@ class WallEngine(Engine):
         number = self._book_dispatch(device, weights)
         if number is None:
             return None
+        objective = objective if self.schedule is None else self._scheduled(objective)
         self.flights[number] = Flight(number, device, slot, self.version, weights, objective, self.now)
         self._job_of[device] = number
         self._pending[number] = None

@@ -6,8 +6,9 @@ buffers.
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from cabafl.data.dataset import Dataset, Partition
+from cabafl.learning.augmentation import find_augmentation
 from cabafl.learning.dp import DpSgd
 from cabafl.learning.evaluation import Score, evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
@@ -159,6 +161,10 @@ class Task:
         self.processor = model.processor
         self.dp = DpSgd.of(spec.privacy)
         self.feature_privacy = FeaturePrivacy.of(spec.privacy)
+        smoothing = spec.training.label_smoothing
+        loss: Callable[..., Tensor] = goal.learning.loss
+        self._loss = partial(loss, label_smoothing=smoothing) if smoothing else loss
+        self._augment = find_augmentation(spec.training.augment)
         self._test: dict[int, tuple[Tensor, Tensor]] = {}
 
     def train(
@@ -177,7 +183,7 @@ class Task:
         if flipped:
             y = self.dataset.classes - 1 - y
         seed = seed64(self.spec.seed, "job", job)
-        how = LocalTraining(self.spec.training, objective, self.dp, self.goal.learning.loss, stop)
+        how = LocalTraining(self.spec.training, objective, self.dp, self._loss, stop, self._augment)
         loss = train(self.model.network, x, y, how, seed, None if self.repeatable else secrets.randbits(63))
         return TrainingResult(self.model.save(), loss)
 

@@ -1,4 +1,4 @@
-"""Local SGD, as a device runs it."""
+"""Local training, as a device runs it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,13 +7,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cabafl.config import TrainingSection
+from cabafl.learning.augmentation import Augmentation
 from cabafl.learning.dp import DpSgd, drawn, make_private, per_sample_gradients, steps_per_epoch
+from cabafl.learning.optimisers import make_optimiser
 from cabafl.methods.base import PLAIN, Objective
 from cabafl.rng import seed64
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+LARGEST = 1 << 62  # more steps than any job has
 Stop = Callable[[], bool]
 """Asked before every step, exactly once; True ends the training."""
 
@@ -31,11 +35,23 @@ class LocalTraining:
     dp: DpSgd | None = None
     loss: Loss = F.cross_entropy
     stop: Stop | None = None
+    augment: Augmentation | None = None
 
     @property
     def epochs(self) -> int:
         """Number of passes over the samples."""
         return self.settings.epochs if self.objective.epochs is None else self.objective.epochs
+
+    def passes(self, samples: int) -> int:
+        """Number of passes over the samples until `TrainingSection.max_steps` or the last epoch ends."""
+        most = self.settings.max_steps
+        per_epoch = steps_per_epoch(samples, self.settings.batch_size)
+        return self.epochs if most is None else min(self.epochs, -(-most // per_epoch))
+
+    def steps(self, epoch: int, samples: int) -> int | None:
+        """Number of steps in that pass; None: all."""
+        most = self.settings.max_steps
+        return None if most is None else most - epoch * steps_per_epoch(samples, self.settings.batch_size)
 
     @property
     def learning_rate(self) -> float:
@@ -85,22 +101,55 @@ def train(
     parameters = [p for p in network.parameters() if p.requires_grad]
     prox, report_loss, stop = how.objective.prox, how.objective.report_loss, how.stop
     anchor = [p.detach().clone() for p in parameters] if prox else []
-    optimiser = _Sgd(parameters, how)
-    total = 0.0
+    optimiser = make_optimiser(parameters, how.settings, how.learning_rate)
+    augment = _augmentation(how, seed)
+    total, seen, passes = 0.0, 0, how.passes(len(y))
     with seeded(seed64(seed, "dropout"), x.device):
-        for epoch in range(how.epochs):
-            for batch in batches(len(y), how.settings.batch_size, seed64(seed, "shuffle", epoch)):
+        for epoch in range(passes):
+            order = batches(len(y), how.settings.batch_size, seed64(seed, "shuffle", epoch))
+            for batch in order[: how.steps(epoch, len(y))]:
                 if stop is not None and stop():
                     raise Cancelled
                 index = batch.to(x.device)
-                loss = how.loss(network(x[index]), y[index])
+                inputs = x[index] if augment is None else augment(x[index])
+                outputs = network(inputs) if len(batch) > 1 else _alone(network, inputs)
+                loss = how.loss(outputs, y[index])
                 loss.backward()  # type: ignore[no-untyped-call]
                 if anchor:
                     _add_proximal(parameters, anchor, prox)
                 optimiser.step()
-                if report_loss and epoch == how.epochs - 1:
+                if report_loss and epoch == passes - 1:
                     total += loss.item() * len(batch)
-    return total / len(y) if report_loss else None
+                    seen += len(batch)
+    return total / seen if report_loss else None
+
+
+def _augmentation(how: LocalTraining, seed: int) -> Callable[[Tensor], Tensor] | None:
+    """What changes the samples of a step at random, if anything; the draws follow from the job."""
+    augment = how.augment
+    if augment is None:
+        return None
+    generator = torch.Generator().manual_seed(seed64(seed, "augment"))
+    return lambda x: augment(x, generator)
+
+
+def _alone(network: nn.Module, inputs: Tensor) -> Tensor:
+    """The outputs for a batch of one sample. A batch-norm layer that gets one value per channel has no variance to
+    divide by: it uses its running statistics, and does not change them."""
+
+    def check(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if given[0].numel() == given[0].shape[1]:
+            module.eval()
+
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    hooks = [module.register_forward_pre_hook(check) for module in norms]
+    try:
+        outputs: Tensor = network(inputs)
+    finally:
+        for hook, module in zip(hooks, norms, strict=True):
+            hook.remove()
+            module.train()
+    return outputs
 
 
 def _train_privately(
@@ -115,51 +164,22 @@ def _train_privately(
     parameters = [p for p in network.parameters() if p.requires_grad]
     prox, batch_size = how.objective.prox, how.settings.batch_size
     anchor = [p.detach().clone() for p in parameters] if prox else []
-    optimiser = _Sgd(parameters, how)
+    optimiser = make_optimiser(parameters, how.settings, how.learning_rate)
+    augment = _augmentation(how, seed)
     generator = torch.Generator().manual_seed(seed64(dp_seed, "dp"))
-    steps = how.epochs * steps_per_epoch(len(y), batch_size)
+    steps = min(how.epochs * steps_per_epoch(len(y), batch_size), how.settings.max_steps or LARGEST)
     with seeded(seed64(seed, "dropout"), x.device), per_sample_gradients(network):
         for _ in range(steps):
             if how.stop is not None and how.stop():
                 raise Cancelled
             index = drawn(len(y), batch_size, generator).to(x.device)
             if len(index):
-                how.loss(network(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
+                inputs = x[index] if augment is None else augment(x[index])
+                how.loss(network(inputs), y[index]).backward()  # type: ignore[no-untyped-call]
             make_private(parameters, dp, batch_size, generator)
             if anchor:
                 _add_proximal(parameters, anchor, prox)
             optimiser.step()
-
-
-class _Sgd:
-    """The same bits as torch.optim.SGD, without its hooks and profiler marks, which take half the time of a small
-    model's step, and without importing torch's compiler at the first step."""
-
-    def __init__(self, parameters: list[nn.Parameter], how: LocalTraining) -> None:
-        self.parameters = parameters
-        for parameter in parameters:
-            parameter.grad = None  # left by a job that failed between backward pass and step
-        self.buffers = [torch.zeros_like(p) for p in parameters] if how.settings.momentum else []
-        self.factors = {
-            "lr": how.learning_rate,
-            "momentum": how.settings.momentum,
-            "weight_decay": how.settings.weight_decay,
-            "dampening": 0.0,
-            "nesterov": False,
-            "maximize": False,
-            "is_first_step": False,
-        }
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Applies and clears the gradients; parameters without a gradient do not change."""
-        reached = [i for i, p in enumerate(self.parameters) if p.grad is not None]
-        parameters = [self.parameters[i] for i in reached]
-        gradients = [p.grad for p in parameters]
-        buffers = [self.buffers[i] for i in reached] if self.buffers else []
-        torch._fused_sgd_(parameters, gradients, buffers, **self.factors)  # type: ignore[call-overload]
-        for parameter in parameters:
-            parameter.grad = None
 
 
 def _add_proximal(parameters: list[nn.Parameter], anchor: list[Tensor], prox: float) -> None:

@@ -75,6 +75,7 @@ def _epsilon(experiment: Experiment, engine: Engine, dp: DpSgd) -> float:
     """Epsilon of the device with the largest steps * rate^2, where rate is the share of its samples in a step."""
     training = experiment.training
     sizes = np.maximum(engine.defence.claimed, 1)
-    steps = engine.selections * training.epochs * np.maximum(1, np.ceil(sizes / training.batch_size)).astype(np.int64)
+    per_job = training.epochs * np.maximum(1, np.ceil(sizes / training.batch_size)).astype(np.int64)
+    steps = engine.selections * (per_job if training.max_steps is None else np.minimum(per_job, training.max_steps))
     most = int(np.argmax(steps * np.minimum(1.0, training.batch_size / sizes) ** 2))
     return epsilon(dp, int(sizes[most]), training.batch_size, int(steps[most]), experiment.privacy.dp_delta)
