@@ -32,6 +32,7 @@ from cabafl.fleet.attacks import STRENGTHS
 from cabafl.learning.builtin_tasks import chosen_metrics, find_task
 from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
+from cabafl.learning.panel import Panel, choose_panel
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.learning.weights import start_from
@@ -67,6 +68,7 @@ def assemble(experiment: Experiment) -> SimulationParts:
     make_schedule(experiment.training, experiment.run.virtual_time)  # a wrong one is found before anything runs
     dataset, partition = make_data(experiment)
     task = make_task(experiment, dataset, partition)
+    task.panel = make_panel(experiment, dataset, partition)
     slots = slots_for(experiment, len(partition), method)
     method = settled(method, len(partition), simulated=True)
     check_fit(method, task)
@@ -113,6 +115,7 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
         epochs=training.epochs,
         learning_rate=training.learning_rate,
         defence=DefenceRules(**run.defence.model_dump()),
+        panel=parts.task.panel,
         schedule=make_schedule(training, seconds),
         metrics=parts.task.goal.metrics,
         average=None if run.average is None else AverageRule(run.average, run.average_power, run.average_decay),
@@ -278,10 +281,24 @@ def check_processor(name: str) -> None:
 
 def make_server_task(experiment: Experiment) -> Task:
     """Network and test samples; the training samples are on the devices."""
-    dataset, _ = make_data(experiment)
+    dataset, partition = make_data(experiment)
+    panel = make_panel(experiment, dataset, partition)
+    if panel is not None and not panel.of_test:
+        raise UserError(
+            f"run.evaluate_devices = {experiment.run.evaluate_devices}: the training samples are on the devices; "
+            "accepted: none, or a natural partition of data whose users have test samples"
+        )
     nothing = dataset.train.select(torch.zeros(0, dtype=torch.int64))
     nobody = Partition(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
-    return make_task(experiment, dataset.with_train(nothing), nobody)
+    task = make_task(experiment, dataset.with_train(nothing), nobody)
+    task.panel = panel
+    return task
+
+
+def make_panel(experiment: Experiment, dataset: Dataset, partition: Partition) -> Panel | None:
+    """The devices that are evaluated on their own samples, if any."""
+    count, natural = experiment.run.evaluate_devices, experiment.data.partition == "natural"
+    return None if count is None else choose_panel(dataset, partition, count, experiment.seed, natural)
 
 
 def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], model_bytes: int) -> Fleet:

@@ -139,6 +139,10 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
         lambda d: [f"model.weights={arrays(d / 'a.npz')}"],
         "cannot be read; accepted: a safetensors file, or a state dictionary",
     ),
+    "more devices than there are": (
+        ["data.devices=20", "run.evaluate_devices=21"],
+        "run.evaluate_devices = 21: only 20 devices have samples to evaluate; accepted: 1 to 20",
+    ),
     "no GPU": (["run.device=cuda"], "run.device = 'cuda'"),
     "bad device": (["run.device=tpu"], "run.device = 'tpu'"),
 }

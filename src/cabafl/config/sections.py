@@ -291,6 +291,9 @@ class RunSection(Section):
     evaluate_versions: int | None = Field(
         None, ge=1, description="evaluate every n-th published version instead of at fixed times"
     )
+    evaluate_devices: int | None = Field(
+        None, ge=1, description="also evaluate this many devices on their own samples (see docs/run-folder.md)"
+    )
     average: Literal["polynomial", "exponential"] | None = Field(
         None, description="average the published models: none | polynomial | exponential (see docs/averaging.md)"
     )

@@ -5,7 +5,7 @@ events. `engine.virtual` adds virtual time and simulated devices, `engine.wall` 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +22,7 @@ from cabafl.errors import UserError
 from cabafl.execution.base import Executor
 from cabafl.learning.builtin_tasks import Classification
 from cabafl.learning.learning_task import TaskMetric
+from cabafl.learning.panel import Panel
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
 from cabafl.recording.events import Event, Lost, Noted, Published, Uploaded
 from cabafl.rng import Stream, seed64
@@ -65,6 +66,7 @@ class EngineSetup:
     learning_rate: float = 0.01
     defence: DefenceRules = AUTOMATIC
     average: AverageRule | None = None
+    panel: Panel | None = None  # devices that are evaluated on their own samples
     schedule: Schedule | None = None  # None: the learning rate stays
     metrics: tuple[TaskMetric, ...] = tuple(Classification().metrics()[:1])  # the first is the one of the run
 
@@ -100,6 +102,7 @@ class Engine(ABC):
         self.defence = Defence(setup.defence, self.defaults, self.note, setup.trainable, claimed)
         self.sizes = sizes = self.defence.bounded(claimed)
         self.metrics = setup.metrics
+        self.panel = setup.panel
         self.outbox = Outbox(setup.executor, setup.emit, setup.metrics)
         self.idle = IdleSet(len(sizes), np.flatnonzero(sizes > 0))
         self.changes: dict[str, Value] = {}  # made by the operator, by key
@@ -123,6 +126,11 @@ class Engine(ABC):
     def result(self) -> Weights:
         """The model that the user takes away: the averaged one, if there is one."""
         return self.model if self.average is None else self.average.model()
+
+    @property
+    def device_values(self) -> Sequence[float]:
+        """The metric of each device of the panel in the last evaluation; empty without a panel."""
+        return () if self._score is None else self._score.devices or ()
 
     # What a method orders
 
@@ -241,7 +249,7 @@ class Engine(ABC):
         if self._score is None or self._score.version != self.version:
             self._score = PendingScore(self.version)
             models = [self.model] if self.average is None else [self.model, self.average.model()]
-            self._score.begin(self.executor, models, self.now)
+            self._score.begin(self.executor, models, self.now, self.panel)
         self._row = self.now, self.version
         self._settle()
         self.outbox.put_row(self.now, self._score, self.ledger)
@@ -280,7 +288,7 @@ class Engine(ABC):
             "ledger": self.ledger,
             "selections": self.selections,
             "streams": {purpose: stream.counter for purpose, stream in self._streams.items()},
-            "score": (self._score.version, self._score.value),
+            "score": (self._score.version, self._score.value, self._score.devices),
             "row": self._row,
             "defence": self.defence.state(),
             "method": method,

@@ -41,6 +41,7 @@ def summarise(experiment: Experiment, engine: Engine, rows: list[Evaluated], wal
         "max_staleness": max(ledger.staleness, default=None),
         "defence": engine.defence.totals(),
         **_of_average(experiment, rows),
+        **_of_devices(engine),
         **spent,
         **_by_operator(engine),
         "wall_seconds": wall_seconds,
@@ -63,6 +64,15 @@ def _figures(rows: list[Evaluated]) -> dict[str, Any]:
         f"final_{metric.name}": rows[-1].value,
         "final_loss": rows[-1].loss,
     }
+
+
+def _of_devices(engine: Engine) -> dict[str, Any]:
+    """The metric of each device that was evaluated at the end, if any."""
+    panel = engine.panel
+    if panel is None:
+        return {}
+    samples = "test" if panel.of_test else "training"
+    return {"devices": {"samples": samples, "numbers": panel.devices.tolist(), "values": list(engine.device_values)}}
 
 
 def _by_operator(engine: Engine) -> dict[str, Any]:

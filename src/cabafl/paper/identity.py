@@ -18,7 +18,7 @@ _ELSEWHERE = {"data.root", "run.device", "run.wall_time", *(f"run.{key}" for key
 _LENGTH = {"seed", "run.virtual_time", "run.max_dispatches", "run.evaluate_every", "run.evaluate_versions"}
 _REPORTED = {"privacy.dp_delta"}
 # The published models do not depend on these.
-_BESIDE = {"run.average", "run.average_power", "run.average_decay", "task.metrics"}
+_BESIDE = {"run.average", "run.average_power", "run.average_decay", "run.evaluate_devices", "task.metrics"}
 _FIRST = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay")  # keys of [training] from the beginning
 # Keys that are left out while they have their default: results of versions without them are still the same.
 _ADDED = (
