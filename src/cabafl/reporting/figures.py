@@ -48,9 +48,7 @@ def render_figures(runs: Sequence[Run], line_styles: Mapping[str, Style]) -> lis
         title = f"{metric.title.capitalize()} over {name.partition(' [')[0]}"
         rendered.append(render(f"{metric.name}-{axis}", title, caption, _curves(groups, line_styles, axis, name)))
     if all("devices" in run.summary for run in runs):
-        caption = (
-            "The last model on the devices' own samples, from the worst device to the best. All seeds."
-        )
+        caption = "The last model on the devices' own samples, from the worst device to the best. All seeds."
         rendered.append(render("devices", "What each device gets", caption, _devices(groups, line_styles)))
     caption = f"How often each device was selected; the line is the mean. {seed}"
     rendered.append(render("selections", "Selections per device", caption, _selections(first, line_styles)))

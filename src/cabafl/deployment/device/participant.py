@@ -203,11 +203,12 @@ def _joined(task: Task | None) -> Task:
     return task
 
 
-def _sample_settings(device: Device, greeting: Greeting) -> tuple[str] | tuple[int, DataSection]:
+def _sample_settings(device: Device, greeting: Greeting) -> tuple[str] | tuple[int, str, DataSection]:
     """Everything the device's samples follow from; the server's folder and test samples are not part of it."""
     if device.data is not None:
         return (device.data,)
-    return greeting.task.seed, greeting.data.model_copy(update={"root": None, "test_limit": None})
+    data = greeting.data.model_copy(update={"root": None, "test_limit": None})
+    return greeting.task.seed, greeting.task.task.name, data
 
 
 def _own_samples(device: Device, greeting: Greeting) -> Split:
