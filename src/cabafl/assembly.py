@@ -18,6 +18,7 @@ from cabafl.data.partition import make_partition
 from cabafl.engine.average import AverageRule
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules
+from cabafl.engine.schedule import make_schedule
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
 from cabafl.fleet import (
@@ -35,9 +36,11 @@ from cabafl.fleet.attacks import STRENGTHS
 from cabafl.learning.builtin_tasks import chosen_metrics, find_task
 from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
+from cabafl.learning.panel import Panel, choose_panel
 from cabafl.learning.probe import check_network
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
+from cabafl.learning.weights import start_from
 from cabafl.methods.base import Method
 from cabafl.names import GIVEN, is_function, is_given
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
@@ -70,8 +73,10 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
     ``given``: the samples, if they were handed in.
     """
     method = make_method(experiment)
+    make_schedule(experiment.training, experiment.run.virtual_time)  # a wrong one is found before anything runs
     dataset, partition = make_data(experiment, given)
     task = make_task(experiment, dataset, partition)
+    task.panel = make_panel(experiment, dataset, partition)
     slots = slots_for(experiment, len(partition), method)
     method = settled(method, len(partition), simulated=True)
     check_fit(method, task)
@@ -87,6 +92,7 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
 def assemble_server(experiment: Experiment, devices: int, say: Callable[[str], None] | None = None) -> Parts:
     """Builds the parts of a server for ``devices`` real devices; its task has test samples only."""
     method = make_method(experiment)
+    make_schedule(experiment.training, experiment.run.wall_time)
     slots = slots_for(experiment, devices, method)
     method = settled(method, devices, simulated=False)
     task = make_server_task(experiment, say)
@@ -118,6 +124,8 @@ def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None]
         learning_rate=training.learning_rate,
         momentum=training.momentum,
         defence=DefenceRules(**run.defence.model_dump()),
+        panel=parts.task.panel,
+        schedule=make_schedule(training, seconds),
         metrics=parts.task.goal.metrics,
         average=None if run.average is None else AverageRule(run.average, run.average_power, run.average_decay),
         keep_best=run.keep != "last",
@@ -292,10 +300,9 @@ def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) ->
     """The network with its data, on the processor of the experiment."""
     processor = experiment.run.device
     check_processor(processor)
-    if not dataset.classes:
-        name = experiment.data.dataset
-        raise UserError(f"data.dataset = {name!r}: its targets are numbers; accepted: classes, as integers or text")
     task = TaskSpec.of(experiment, dataset).build(dataset, partition, processor)
+    if experiment.model.weights is not None:
+        start_from(task.model, Path(experiment.model.weights).expanduser())
     check_network(task)
     return task
 
@@ -308,16 +315,30 @@ def check_processor(name: str) -> None:
 
 def make_server_task(experiment: Experiment, say: Callable[[str], None] | None = None) -> Task:
     """Network and test samples; the training samples are on the devices. ``say`` is told if it has no others."""
-    dataset = load_data(experiment, test_only=True)
+    dataset, panel = load_data(experiment, test_only=True), None
     if len(dataset.train):
-        dataset, _ = make_data(experiment, dataset)
+        dataset, partition = make_data(experiment, dataset)
+        panel = make_panel(experiment, dataset, partition)
     else:
         dataset = _limit_test(dataset, experiment.data.test_limit, experiment.seed)
         if say is not None:
             say(f"{experiment.data.dataset}: {len(dataset.test)} test samples; the devices bring their own to train on")
+    if experiment.run.evaluate_devices is not None and (panel is None or not panel.of_test):
+        raise UserError(
+            f"run.evaluate_devices = {experiment.run.evaluate_devices}: the training samples are on the devices; "
+            "accepted: none, or a natural partition of data whose users have test samples"
+        )
     nothing = dataset.train.select(torch.zeros(0, dtype=torch.int64))
     nobody = Partition(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
-    return make_task(experiment, dataset.with_train(nothing), nobody)
+    task = make_task(experiment, dataset.with_train(nothing), nobody)
+    task.panel = panel
+    return task
+
+
+def make_panel(experiment: Experiment, dataset: Dataset, partition: Partition) -> Panel | None:
+    """The devices that are evaluated on their own samples, if any."""
+    count, natural = experiment.run.evaluate_devices, experiment.data.partition == "natural"
+    return None if count is None else choose_panel(dataset, partition, count, experiment.seed, natural)
 
 
 def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], model_bytes: int) -> Fleet:

@@ -58,6 +58,15 @@ def _board_by_tier(value: Any) -> Any:
     raise ValueError(f"accepted: a table of boards ({', '.join(BOARDS)}) for {', '.join(TIERS)}")
 
 
+def _plain_options(value: Any) -> Any:
+    if isinstance(value, Mapping) and all(
+        isinstance(each, bool | int | float | str) or (isinstance(each, list) and all(map(_is_number, each)))
+        for each in value.values()
+    ):
+        return dict(value)
+    raise ValueError("accepted: a table of numbers, strings, true or false, and lists of numbers")
+
+
 def _auto_or_positive(value: Any) -> Any:
     if value in ("auto", None) or (_is_number(value) and 0 < value < math.inf):
         return value if isinstance(value, str) or value is None else float(value)
@@ -84,3 +93,5 @@ Processor = Annotated[str, BeforeValidator(_processor)]
 Width = Annotated[float, Field(gt=0, le=8)]
 AutoPositive = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_positive)]
 AutoShare = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_share)]
+Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
+Options = Annotated[dict[str, Any], BeforeValidator(_plain_options)]

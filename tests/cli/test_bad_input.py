@@ -100,6 +100,49 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
         [*NUMBERS, "fleet.faults.attack=label-flip"],
         "fleet.faults.attack = 'label-flip': the samples",
     ),
+    "unknown optimiser": (["training.optimiser=adamx"], "training.optimiser = 'adamx': unknown, did you mean 'adam"),
+    "optimiser not found": (["training.optimiser=no:Where"], "training.optimiser = 'no:Where': cannot be used: No mod"),
+    "not an optimiser": (["training.optimiser=math:sqrt"], "training.optimiser = 'math:sqrt': cannot be used"),
+    "keys of adam": (
+        ["training.betas=[0.5, 0.5]"],
+        "training.betas = [0.5, 0.5]: has no effect; accepted",
+    ),
+    "wrong betas": (["training.optimiser=adam", "training.betas=[0.5, 1.5]"], "training.betas.1 = 1.5"),
+    "nesterov alone": (["training.nesterov=true", "training.momentum=0"], "training.nesterov = true: accepted: with"),
+    "options of sgd": (["training.options={ rho = 1 }"], "training.options = {'rho': 1}: has no effect"),
+    "unknown schedule": (
+        ["training.schedule=cosinus"],
+        "training.schedule = 'cosinus': unknown, did you mean",
+    ),
+    "no length": (["training.schedule=step"], "training.schedule_length: not set; training.schedule = step over time"),
+    "schedule not found": (["training.schedule=no:where"], "training.schedule = 'no:where': cannot be imported"),
+    "schedule of zero": (
+        ["training.schedule=math:sin"],
+        "training.schedule = 'math:sin': 0.0 at 0 s; accepted",
+    ),
+    "length of constant": (
+        ["training.schedule_length=9"],
+        "training.schedule_length = 9.0: has no effect",
+    ),
+    "unknown augmentation": (["training.augment=flop"], "training.augment = 'flop': unknown, did you mean 'flip'?"),
+    "flipped vectors": (
+        ["data.dataset=synthetic", "training.augment=flip"],
+        "training.augment = 'flip': is for",
+    ),
+    "augmentation fails": (["training.augment=math:sqrt"], "training.augment = 'math:sqrt': cannot be used"),
+    "smoothed numbers": ([*NUMBERS, "training.label_smoothing=0.1"], "training.label_smoothing = 0.1: task.name"),
+    "no weights": (
+        ["model.weights=none.safetensors"],
+        "model.weights = 'none.safetensors': cannot be read: No",
+    ),
+    "not weights": (
+        lambda d: [f"model.weights={arrays(d / 'a.npz')}"],
+        "cannot be read; accepted: a safetensors file, or a state dictionary",
+    ),
+    "more devices than there are": (
+        ["data.devices=20", "run.evaluate_devices=21"],
+        "run.evaluate_devices = 21: only 20 devices have samples to evaluate; accepted: 1 to 20",
+    ),
     "no GPU": (["run.device=cuda"], "run.device = 'cuda'"),
     "bad device": (["run.device=tpu"], "run.device = 'tpu'"),
 }

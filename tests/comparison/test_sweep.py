@@ -132,7 +132,7 @@ def test_folder_names_are_plain_and_different() -> None:
 WRONG = {
     ("data.betta=0.1,0.5",): "data.betta = 0.1: unknown key, did you mean 'beta'?",
     ("method.kk=5,10",): "method.kk = 5: unknown key, did you mean 'k'?",
-    ("dta.beta=0.1,0.5",): "dta.beta: unknown section, did you mean 'data'?; accepted: data, model,",
+    ("dta.beta=0.1,0.5",): "dta.beta: unknown section, did you mean 'data'?; accepted: data, task, model,",
     (
         "fedavg.weighting=samples,uniform",
     ): "fedavg.weighting: a setting for a method that does not run; accepted: cabafl",

@@ -153,6 +153,11 @@ def test_a_kill_while_a_run_is_being_extended_loses_nothing(
         (["run.virtual_time=20"], "training.epochs=2", "cannot be changed on resume"),
         (["run.max_dispatches=9"], "run.virtual_time=600", "all these jobs were sent"),
         (["run.virtual_time=20"], "run.virtual_time=-3", "run.virtual_time = -3"),
+        (
+            ["run.virtual_time=20", "training.schedule=cosine"],
+            "run.virtual_time=60",
+            "training.schedule_length: not set, so that the learning rate follows the length of the run",
+        ),
         (["run.virtual_time=20"], "run.patience=0", "run.patience = 0"),
     ],
 )

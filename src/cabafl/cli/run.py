@@ -18,6 +18,7 @@ from cabafl.errors import UserError
 if TYPE_CHECKING:
     from cabafl.config import Experiment
     from cabafl.lifecycle.simulate import Result
+    from cabafl.recording.scale import MetricInfo
 
 
 def read_experiment(file: Path | None, settings: list[str] | None) -> "Experiment":
@@ -175,8 +176,21 @@ def _metric_rows(summary: dict[str, Any]) -> dict[str, str]:
         f"final {metric.title}{unit}": text(summary[final]),
         **({} if averaged is None else {f"averaged model, best window{unit}": window(averaged)}),
         **({} if averaged is None else {f"averaged model, final {metric.title}{unit}": text(averaged[final])}),
+        **_device_rows(summary, metric, unit),
         f"stability (deviation of the moving average){unit}": text(summary["stability"]),
         f"the same around its trend{unit}": text(summary["stability_detrended"]),
+    }
+
+
+def _device_rows(summary: dict[str, Any], metric: "MetricInfo", unit: str) -> dict[str, str]:
+    """The lines about single devices, if they were evaluated."""
+    if "devices" not in summary:
+        return {}
+    mean, worst = (metric.text(summary[f"final_devices_{name}"]) for name in ("mean", "worst_decile"))
+    count = len(summary["devices"]["values"])
+    return {
+        f"on {count} devices' own samples: mean, worst decile{unit}": f"{mean}, {worst}",
+        "the same: Jain index": f"{summary['final_devices_jain']:.3f}",
     }
 
 

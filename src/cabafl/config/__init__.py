@@ -2,6 +2,7 @@
 
 from cabafl.config.experiment import Experiment, apply_override, load_experiment, parse_value
 from cabafl.config.fleet import FleetSection
+from cabafl.config.learning import TaskSection, TrainingSection
 from cabafl.config.sections import (
     EXECUTION_KEYS,
     HUB_KEYS,
@@ -11,8 +12,6 @@ from cabafl.config.sections import (
     ModelSection,
     PrivacySection,
     RunSection,
-    TaskSection,
-    TrainingSection,
 )
 
 __all__ = [

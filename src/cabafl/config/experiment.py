@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from cabafl.config.fleet import FleetSection
+from cabafl.config.learning import TaskSection, TrainingSection
 from cabafl.config.sections import (
     DataSection,
     DeploySection,
@@ -17,8 +18,6 @@ from cabafl.config.sections import (
     PrivacySection,
     RunSection,
     Section,
-    TaskSection,
-    TrainingSection,
 )
 from cabafl.errors import UserError
 from cabafl.toml import read_toml

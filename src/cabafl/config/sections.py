@@ -102,23 +102,6 @@ class DataSection(Section):
         return self
 
 
-class TaskSection(Section):
-    """What the network learns, and the metric that runs are judged by."""
-
-    name: str = Field(
-        "classification",
-        description="classification | regression | multilabel | next-token | my_package.my_module:MyTask",
-    )
-    metric: str | None = Field(None, description="metric that runs are judged by; default: the first of the task")
-    metrics: list[str] | None = Field(None, description="metrics recorded beside it; default: the task's usual ones")
-
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        """On the command line, ``task.metrics=macro_f1,top5`` is easier to write than a list in TOML."""
-        return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
-
-
 class ModelSection(Section):
     """The network to train."""
 
@@ -129,16 +112,10 @@ class ModelSection(Section):
     feature_layer: str | None = Field(
         None, description="layer whose output is the feature; default: the one the model names"
     )
-
-
-class TrainingSection(Section):
-    """Local training on a device; the same for every method."""
-
-    epochs: int = Field(5, ge=1, description="passes over the device's samples per job")
-    batch_size: int = Field(50, ge=1, description="samples per step; the last batch of an epoch may be smaller")
-    learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False, description="learning rate of SGD")
-    momentum: float = Field(0.5, ge=0, lt=1, description="SGD momentum; starts from zero in every job")
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="L2 penalty on the parameters")
+    weights: str | None = Field(
+        None,
+        description="file of weights to start from: safetensors or a torch state dictionary; default: random ones",
+    )
 
 
 class PrivacySection(Section):
@@ -264,6 +241,9 @@ class RunSection(Section):
     )
     evaluate_versions: int | None = Field(
         None, ge=1, description="evaluate every n-th published version instead of at fixed times"
+    )
+    evaluate_devices: int | None = Field(
+        None, ge=1, description="also evaluate this many devices on their own samples (see docs/run-folder.md)"
     )
     average: Literal["polynomial", "exponential"] | None = Field(
         None, description="average the published models: none | polynomial | exponential (see docs/averaging.md)"

@@ -121,6 +121,16 @@ class Partition:
         """Samples per device."""
         return np.diff(self.offsets)
 
+    def chunks(self, samples: int) -> list[range]:
+        """Ranges of consecutive devices, each with about this many samples in total."""
+        chunks, first = [], 0
+        while first < len(self):
+            last = int(np.searchsorted(self.offsets, self.offsets[first] + samples))
+            last = min(max(last, first + 1), len(self))
+            chunks.append(range(first, last))
+            first = last
+        return chunks
+
     def device(self, k: int) -> NDArray[np.int64]:
         """Sample numbers of device k, ascending."""
         if not 0 <= k < len(self):

@@ -5,7 +5,7 @@ events. `engine.virtual` adds virtual time and simulated devices, `engine.wall` 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -18,10 +18,12 @@ from cabafl.engine.defence import AUTOMATIC, LARGEST_MODEL, LARGEST_UPLOAD, Defa
 from cabafl.engine.idle import IdleSet
 from cabafl.engine.ledger import Ledger
 from cabafl.engine.outbox import Outbox, PendingScore
+from cabafl.engine.schedule import Schedule
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor
 from cabafl.learning.builtin_tasks import Classification
 from cabafl.learning.learning_task import TaskMetric
+from cabafl.learning.panel import Panel
 from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
 from cabafl.recording.events import Event, Lost, Noted, Published, Uploaded
@@ -68,6 +70,8 @@ class EngineSetup:
     defence: DefenceRules = AUTOMATIC
     average: AverageRule | None = None
     keep_best: bool = False
+    panel: Panel | None = None  # devices that are evaluated on their own samples
+    schedule: Schedule | None = None  # None: the learning rate stays
     metrics: tuple[TaskMetric, ...] = tuple(Classification().metrics()[:1])  # the first is the one of the run
 
 
@@ -112,9 +116,11 @@ class Engine(ABC):
         self.epochs = setup.epochs
         self.learning_rate = setup.learning_rate
         self.momentum = setup.momentum
+        self.schedule = setup.schedule
         self.defence = Defence(setup.defence, self.defaults, self.note, setup.trainable, claimed)
         self.sizes = sizes = self.defence.bounded(claimed)
         self.metrics = setup.metrics
+        self.panel = setup.panel
         best = BestModel(setup.metrics[0].more_is_better) if setup.keep_best else None
         self.outbox = Outbox(setup.executor, setup.emit, setup.metrics, best)
         self.idle = IdleSet(len(sizes), np.flatnonzero(sizes > 0))
@@ -139,6 +145,11 @@ class Engine(ABC):
     def result(self) -> Weights:
         """The model that the user takes away: the averaged one, if there is one."""
         return self.model if self.average is None else self.average.model()
+
+    @property
+    def device_values(self) -> Sequence[float]:
+        """The metric of each device of the panel in the last evaluation; empty without a panel."""
+        return () if self._score is None else self._score.devices or ()
 
     # What a method orders
 
@@ -278,6 +289,11 @@ class Engine(ABC):
         self._selected[device] += 1
         return number
 
+    def _scheduled(self, objective: Objective) -> Objective:
+        """The objective of a job that is sent now, with the learning rate of this moment."""
+        assert self.schedule is not None
+        return self.schedule.applied(objective, self.now, self.version)
+
     def _take_upload(self, job: Job, trained: TrainingResult, seconds: float) -> None:
         """Passes an upload to the method, or reports a loss if the upload is rejected."""
         ledger = self.ledger
@@ -318,7 +334,7 @@ class Engine(ABC):
         if self._score is None or self._score.version != self.version:
             self._score = PendingScore(self.version)
             models = [self.model] if self.average is None else [self.model, self.average.model()]
-            self._score.begin(self.executor, models, self.now)
+            self._score.begin(self.executor, models, self.now, self.panel)
         self._row = self.now, self.version
         self._settle()
         self.outbox.put_row(self.now, self._score, self.ledger)
@@ -358,7 +374,7 @@ class Engine(ABC):
             "ledger": self.ledger,
             "selections": self.selections,
             "streams": {purpose: stream.counter for purpose, stream in self._streams.items()},
-            "score": (self._score.version, self._score.value),
+            "score": (self._score.version, self._score.value, self._score.devices),
             "row": self._row,
             "defence": self.defence.state(),
             "method": method,

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from cabafl.engine.best import BestModel
 from cabafl.engine.ledger import Ledger
-from cabafl.execution.base import EvaluateJob, Executor
+from cabafl.execution.base import DevicesJob, EvaluateJob, Executor
 from cabafl.learning.evaluation import figures, total
 from cabafl.learning.learning_task import TaskMetric
+from cabafl.learning.panel import Panel
 from cabafl.methods.base import Weights
 from cabafl.recording.events import Evaluated, Event
+from cabafl.recording.metrics import over_devices
 
 PENDING_LIMIT = 16  # pending evaluations at which the engine waits for the oldest one
 
@@ -19,21 +21,28 @@ class PendingScore:
     """The metrics and the loss of one version, and of the average up to it if there is one; computed in fixed chunks
     that are added in order."""
 
-    def __init__(self, version: int, value: dict[str, float] | None = None) -> None:
+    def __init__(
+        self, version: int, value: dict[str, float] | None = None, devices: Sequence[float] | None = None
+    ) -> None:
         self.version = version
         self.value = value  # by column
+        self.devices = devices  # the metric of each device of the panel, if there is one
         self.model: Weights | None = None  # the last of the models, until the score is there
         self._tickets: list[list[int]] = []  # per model
+        self._panel: list[int] = []  # tickets
 
-    def begin(self, executor: Executor, models: Sequence[Weights], now: float) -> None:
-        """Submits the chunks to the executor."""
+    def begin(self, executor: Executor, models: Sequence[Weights], now: float, panel: Panel | None = None) -> None:
+        """Submits the chunks to the executor. The ``panel`` is evaluated with the first model."""
         chunks = range(executor.evaluation_chunks)
         self.model = models[-1]
         self._tickets = [[executor.submit(EvaluateJob(model, i), now) for i in chunks] for model in models]
+        places = [] if panel is None else panel.chunks()
+        self._panel = [executor.submit(DevicesJob(models[0], each), now) for each in places]
 
     def ready(self, executor: Executor) -> bool:
         """Whether `get` returns without waiting."""
-        return self.value is not None or all(executor.done(ticket) for tickets in self._tickets for ticket in tickets)
+        tickets = (ticket for tickets in (*self._tickets, self._panel) for ticket in tickets)
+        return self.value is not None or all(executor.done(ticket) for ticket in tickets)
 
     def get(self, executor: Executor, metrics: Sequence[TaskMetric]) -> dict[str, float]:
         """Column -> value, ``averaged_...`` for the second model; waits for the results if necessary."""
@@ -42,6 +51,10 @@ class PendingScore:
             for tickets, prefix in zip(self._tickets, ("", "averaged_"), strict=False):
                 found = figures(total([executor.result(ticket) for ticket in tickets]), metrics)
                 self.value |= {f"{prefix}{name}": value for name, value in found.items()}
+            if self._panel:
+                scores = [score for ticket in self._panel for score in executor.result(ticket)]
+                self.devices = [figures(score, metrics[:1])[metrics[0].name] for score in scores]
+                self.value |= over_devices(self.devices, metrics[0].info)
         return self.value
 
 

@@ -148,6 +148,7 @@ class VirtualEngine(Engine):
         number = self._book_dispatch(device, weights, correction)
         if number is None:
             return None
+        objective = objective if self.schedule is None else self._scheduled(objective)
         work = 1.0 if objective.epochs is None else objective.epochs / self.epochs
         fate = self.faults.fate(number) if self._faulty else FINE
         if fate.stretch != 1.0:

@@ -36,6 +36,13 @@ class EvaluateJob(NamedTuple):
     chunk: int
 
 
+class DevicesJob(NamedTuple):
+    """Evaluation of devices on their own samples; returns a `learning.evaluation.Score` for each place in the panel."""
+
+    weights: Weights
+    places: range
+
+
 class FeatureJob(NamedTuple):
     """Features of consecutive devices; returns a float32 array with one row per device."""
 
@@ -44,7 +51,7 @@ class FeatureJob(NamedTuple):
     devices: range
 
 
-ExecutorJob = TrainJob | EvaluateJob | FeatureJob
+ExecutorJob = TrainJob | EvaluateJob | DevicesJob | FeatureJob
 Interrupt = Callable[[], None]  # called while waiting; raises to stop waiting
 Warn = Callable[[str], None]  # receives one-line warnings for the user
 
@@ -56,6 +63,8 @@ def run_job(task: Task, job: ExecutorJob) -> Any:
         return task.train(job.number, job.device, job.weights, job.objective, job.correction, control)
     if isinstance(job, EvaluateJob):
         return task.evaluate(*job)
+    if isinstance(job, DevicesJob):
+        return task.evaluate_devices(*job)
     return task.features(*job)
 
 

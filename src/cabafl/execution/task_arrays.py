@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
 from cabafl.data.dataset import Partition, Split
+from cabafl.learning.panel import Panel
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 
@@ -14,8 +16,19 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 def arrays_of(task: Task) -> Arrays:
     """The samples and the partition of a task."""
-    data = task.dataset
+    data, panel = task.dataset, task.panel
+    of_panel = (
+        {}
+        if panel is None
+        else {
+            "panel": panel.devices,
+            "panel indices": panel.samples.indices,
+            "panel offsets": panel.samples.offsets,
+            "panel of test": np.array([panel.of_test]),
+        }
+    )
     return {
+        **of_panel,
         "train x": data.train.x.numpy(),
         "train y": data.train.y.numpy(),
         "test x": data.test.x.numpy(),
@@ -27,7 +40,11 @@ def arrays_of(task: Task) -> Arrays:
 
 def build_task(spec: TaskSpec, processor: str, arrays: Arrays) -> Task:
     """Rebuilds a task in a worker, on the shared arrays."""
-    return spec.build(spec.dataset(*_splits(arrays)), _partition(arrays), processor)
+    task = spec.build(spec.dataset(*_splits(arrays)), _partition(arrays), processor)
+    if "panel" in arrays:
+        samples = Partition(arrays["panel indices"], arrays["panel offsets"])
+        task.panel = Panel(arrays["panel"], samples, bool(arrays["panel of test"][0]))
+    return task
 
 
 def use_arrays(task: Task, arrays: Arrays) -> None:

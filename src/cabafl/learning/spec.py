@@ -10,8 +10,10 @@ from cabafl import models
 from cabafl.config import Experiment, PrivacySection, TaskSection, TrainingSection
 from cabafl.data.dataset import Dataset, Kind, Partition, Split
 from cabafl.errors import UserError
+from cabafl.learning.augmentation import check_augmentation
 from cabafl.learning.builtin_tasks import chosen_metrics, find_task
 from cabafl.learning.features import find_layer
+from cabafl.learning.optimisers import check_optimiser
 from cabafl.learning.task import FlatModel, Goal, Task
 from cabafl.learning.training import seeded
 from cabafl.rng import seed64
@@ -47,6 +49,13 @@ class TaskSpec(BaseModel):
             learning.check(dataset.test.y)
         except ValueError as error:
             raise UserError(f"task.name = {experiment.task.name!r}: {error}") from None
+        if experiment.training.label_smoothing and not learning.smooths:
+            raise UserError(
+                f"training.label_smoothing = {experiment.training.label_smoothing}: task.name = "
+                f"{experiment.task.name!r} has none; accepted: 0, or a task with classes"
+            )
+        check_optimiser(experiment.training)
+        check_augmentation(experiment.training.augment, dataset.inputs(dataset.test.x[:2]))
         return cls(
             seed=experiment.seed,
             model=experiment.model.name,
@@ -65,7 +74,12 @@ class TaskSpec(BaseModel):
 
     def code(self) -> list[tuple[str, str]]:
         """What of the task is the user's own code, as ``package.module:name``, and which of its settings names it."""
-        named = {"model": self.model, "task": self.task.name}
+        named = {
+            "model": self.model,
+            "task": self.task.name,
+            "optimiser": self.training.optimiser,
+            "augment": self.training.augment or "",
+        }
         return [(what, name) for what, name in named.items() if ":" in name]
 
     def dataset(self, train: Split, test: Split) -> Dataset:

@@ -6,8 +6,9 @@ buffers.
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from cabafl.data.dataset import Dataset, Partition
+from cabafl.learning.augmentation import find_augmentation
 from cabafl.learning.dp import DpSgd
 from cabafl.learning.evaluation import Score, evaluate
 from cabafl.learning.features import feature_sum, find_layer, label_histogram
 from cabafl.learning.learning_task import LearningTask, TaskMetric
+from cabafl.learning.panel import Panel
 from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.training import Enough, LocalTraining, Stop, train
 from cabafl.methods.base import FeatureKind, Objective, Weights
@@ -184,8 +187,13 @@ class Task:
         self.goal = goal
         self.repeatable = repeatable
         self.processor = model.processor
+        self.panel: Panel | None = None  # devices that are evaluated, if any
         self.dp = DpSgd.of(spec.privacy)
         self.feature_privacy = FeaturePrivacy.of(spec.privacy)
+        smoothing = spec.training.label_smoothing
+        loss: Callable[..., Tensor] = goal.learning.loss
+        self._loss = partial(loss, label_smoothing=smoothing) if smoothing else loss
+        self._augment = find_augmentation(spec.training.augment)
         self._test: dict[int, tuple[Tensor, Tensor]] = {}
 
     def train(
@@ -205,10 +213,9 @@ class Task:
             y = self.dataset.classes - 1 - y
         seed = seed64(self.spec.seed, "job", job)
         corrected = None if correction is None else self.model.trained_parts(correction)
-        learning, stop, enough = self.goal.learning, control.stop, control.enough
-        how = LocalTraining(
-            self.spec.training, objective, self.dp, learning.loss, learning.losses, stop, enough, corrected
-        )
+        loss, losses, augment = self._loss, self.goal.learning.losses, self._augment
+        stop, enough = control.stop, control.enough
+        how = LocalTraining(self.spec.training, objective, self.dp, loss, losses, stop, enough, corrected, augment)
         figures = train(self.model.network, x, y, how, seed, None if self.repeatable else secrets.randbits(63))
         return TrainingResult(self.model.save(), *figures)
 
@@ -259,6 +266,18 @@ class Task:
             self._test[chunk] = x, self.dataset.test.y[part].to(self.processor)
         return evaluate(self.model.network, *self._test[chunk], self.goal.learning, self.goal.metrics)
 
+    def evaluate_devices(self, weights: Weights, places: range) -> list[Score]:
+        """The score of each of these places in the panel on its own samples."""
+        assert self.panel is not None
+        self.model.load(weights)
+        split = self.dataset.test if self.panel.of_test else self.dataset.train
+        scores = []
+        for place in places:
+            index = torch.from_numpy(self.panel.samples.device(place))
+            x, y = self._to_processor(self.dataset.inputs(split.x[index])), split.y[index].to(self.processor)
+            scores.append(evaluate(self.model.network, x, y, self.goal.learning, self.goal.metrics[:1]))
+        return scores
+
     @property
     def evaluation_chunks(self) -> int:
         """Number of chunks of the test samples."""
@@ -266,14 +285,7 @@ class Task:
 
     def feature_chunks(self) -> list[range]:
         """Ranges of consecutive devices, each with about `FEATURE_CHUNK` samples in total."""
-        chunks, first = [], 0
-        offsets = self.partition.offsets
-        while first < len(self.partition):
-            last = int(np.searchsorted(offsets, offsets[first] + FEATURE_CHUNK))
-            last = min(max(last, first + 1), len(self.partition))
-            chunks.append(range(first, last))
-            first = last
-        return chunks
+        return self.partition.chunks(FEATURE_CHUNK)
 
     def _samples(self, device: int, inputs: bool = True) -> tuple[Tensor, Tensor]:
         return self.gather(self.partition.device(device), inputs)

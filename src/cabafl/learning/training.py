@@ -1,4 +1,4 @@
-"""Local SGD, as a device runs it."""
+"""Local training, as a device runs it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,9 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cabafl.config import TrainingSection
+from cabafl.learning.augmentation import Augmentation
 from cabafl.learning.dp import DpSgd, drawn, make_private, per_sample_gradients, steps_per_epoch
+from cabafl.learning.optimisers import make_optimiser
 from cabafl.methods.base import PLAIN, Objective
 from cabafl.rng import seed64
 
@@ -52,11 +55,23 @@ class LocalTraining:
     stop: Stop | None = None
     enough: Enough | None = None
     correction: Sequence[Tensor] | None = None  # one tensor per trained parameter
+    augment: Augmentation | None = None
 
     @property
     def epochs(self) -> int:
         """Number of passes over the samples."""
         return self.settings.epochs if self.objective.epochs is None else self.objective.epochs
+
+    def passes(self, samples: int) -> int:
+        """Number of passes over the samples until `TrainingSection.max_steps` or the last epoch ends."""
+        most = self.settings.max_steps
+        per_epoch = steps_per_epoch(samples, self.settings.batch_size)
+        return self.epochs if most is None else min(self.epochs, -(-most // per_epoch))
+
+    def steps(self, epoch: int, samples: int) -> int | None:
+        """Number of steps in that pass; None: all."""
+        most = self.settings.max_steps
+        return None if most is None else most - epoch * steps_per_epoch(samples, self.settings.batch_size)
 
     @property
     def learning_rate(self) -> float:
@@ -108,28 +123,84 @@ def train(
     network.train()
     if how.dp is not None:
         return _train_privately(network, x, y, how, how.dp, seed, seed if dp_seed is None else dp_seed)
-    objective, stop, optimiser = how.objective, how.stop, _Sgd(network, how)
-    total = squares = 0.0
-    epochs = 0
+    optimiser, augment, tally = Steps(network, how), _augmentation(how, seed), Tally(how)
+    epochs, passes = 0, how.passes(len(y))
     with seeded(seed64(seed, "dropout"), x.device):
-        while epochs < how.epochs and not how.ends_after(epochs):
-            reports = objective.report_loss and (epochs == how.epochs - 1 or how.enough is not None)
-            total = 0.0
-            for batch in batches(len(y), how.settings.batch_size, seed64(seed, "shuffle", epochs)):
-                if stop is not None and stop():
+        while epochs < passes and not how.ends_after(epochs):
+            tally.begin(epochs, last=epochs == passes - 1)
+            order = batches(len(y), how.settings.batch_size, seed64(seed, "shuffle", epochs))
+            for batch in order[: how.steps(epochs, len(y))]:
+                if how.stop is not None and how.stop():
                     raise Cancelled
                 index = batch.to(x.device)
-                output, target = network(x[index]), y[index]
-                loss = how.loss(output, target)
+                inputs, target = x[index] if augment is None else augment(x[index]), y[index]
+                outputs = network(inputs) if len(batch) > 1 else _alone(network, inputs)
+                loss = how.loss(outputs, target)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
-                if reports:
-                    total += loss.item() * len(batch)
-                if objective.report_square and epochs == 0:
-                    squares += how.losses(output.detach(), target).square().sum().item()
+                if tally.wanted:
+                    tally.add(outputs, target, loss)
             epochs += 1
-    mean_loss = total / len(y) if objective.report_loss else None
-    return Figures(mean_loss, squares / len(y) if objective.report_square else None, optimiser.steps, epochs)
+    return Figures(*tally.means(), optimiser.count, epochs)
+
+
+class Tally:
+    """Adds up the losses that an objective asks for: over the last epoch, and squared over the first."""
+
+    def __init__(self, how: LocalTraining) -> None:
+        self.wanted = False  # in this epoch
+        self._how, self._reports, self._squares = how, how.objective.report_loss, how.objective.report_square
+        self._loss, self._seen = 0.0, 0
+        self._square, self._squared = 0.0, 0
+
+    def begin(self, epoch: int, last: bool) -> None:
+        """A new epoch. Each may be the last one if the training can end early."""
+        self._loss, self._seen = 0.0, 0
+        self._adds_square = self._squares and epoch == 0
+        self._adds_loss = self._reports and (last or self._how.enough is not None)
+        self.wanted = self._adds_square or self._adds_loss
+
+    def add(self, outputs: Tensor, target: Tensor, loss: Tensor) -> None:
+        """A step; ``loss`` is the mean over its samples."""
+        if self._adds_loss:
+            self._loss += loss.item() * len(target)
+            self._seen += len(target)
+        if self._adds_square:
+            self._square += self._how.losses(outputs.detach(), target).square().sum().item()
+            self._squared += len(target)
+
+    def means(self) -> tuple[float | None, float | None]:
+        """Mean loss and mean squared loss per sample; None: not asked for."""
+        mean = self._loss / self._seen if self._reports else None
+        return mean, self._square / self._squared if self._squares else None
+
+
+def _augmentation(how: LocalTraining, seed: int) -> Callable[[Tensor], Tensor] | None:
+    """What changes the samples of a step at random, if anything; the draws follow from the job."""
+    augment = how.augment
+    if augment is None:
+        return None
+    generator = torch.Generator().manual_seed(seed64(seed, "augment"))
+    return lambda x: augment(x, generator)
+
+
+def _alone(network: nn.Module, inputs: Tensor) -> Tensor:
+    """The outputs for a batch of one sample. A batch-norm layer that gets one value per channel has no variance to
+    divide by: it uses its running statistics, and does not change them."""
+
+    def check(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if given[0].numel() == given[0].shape[1]:
+            module.eval()
+
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    hooks = [module.register_forward_pre_hook(check) for module in norms]
+    try:
+        outputs: Tensor = network(inputs)
+    finally:
+        for hook, module in zip(hooks, norms, strict=True):
+            hook.remove()
+            module.train()
+    return outputs
 
 
 def _train_privately(
@@ -141,62 +212,44 @@ def _train_privately(
     The proximal term, the correction and momentum come after the noise and cost no privacy.
     """
     batch_size = how.settings.batch_size
-    optimiser = _Sgd(network, how)
+    optimiser, augment = Steps(network, how), _augmentation(how, seed)
     generator = torch.Generator().manual_seed(seed64(dp_seed, "dp"))
-    epochs = 0
+    epochs, passes, usual = 0, how.passes(len(y)), steps_per_epoch(len(y), batch_size)
     with seeded(seed64(seed, "dropout"), x.device), per_sample_gradients(network):
-        while epochs < how.epochs and not how.ends_after(epochs):
-            for _ in range(steps_per_epoch(len(y), batch_size)):
+        while epochs < passes and not how.ends_after(epochs):
+            for _ in range(min(usual, how.steps(epochs, len(y)) or usual)):
                 if how.stop is not None and how.stop():
                     raise Cancelled
                 index = drawn(len(y), batch_size, generator).to(x.device)
                 if len(index):
-                    how.loss(network(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
+                    inputs = x[index] if augment is None else augment(x[index])
+                    how.loss(network(inputs), y[index]).backward()  # type: ignore[no-untyped-call]
                 make_private(optimiser.parameters, dp, batch_size, generator)
                 optimiser.step()
             epochs += 1
-    return Figures(None, None, optimiser.steps, epochs)
+    return Figures(None, None, optimiser.count, epochs)
 
 
-class _Sgd:
-    """The same bits as torch.optim.SGD, without its hooks and profiler marks, which take half the time of a small
-    model's step, and without importing torch's compiler at the first step. Before each step it adds what the job adds
-    to gradients: proximal term and correction."""
+class Steps:
+    """Takes the steps of a job: adds what the job adds to gradients (proximal term, correction), then the optimiser
+    applies them."""
 
     def __init__(self, network: nn.Module, how: LocalTraining) -> None:
-        self.parameters = parameters = [p for p in network.parameters() if p.requires_grad]
-        for parameter in parameters:
-            parameter.grad = None  # left by a job that failed between backward pass and step
+        self.parameters = [p for p in network.parameters() if p.requires_grad]
         self.prox = how.objective.prox
-        self.anchor = [p.detach().clone() for p in parameters] if self.prox else []
+        self.anchor = [p.detach().clone() for p in self.parameters] if self.prox else []
         self.correction = how.correction
-        self.steps = 0
-        self.buffers = [torch.zeros_like(p) for p in parameters] if how.settings.momentum else []
-        self.factors = {
-            "lr": how.learning_rate,
-            "momentum": how.settings.momentum,
-            "weight_decay": how.settings.weight_decay,
-            "dampening": 0.0,
-            "nesterov": False,
-            "maximize": False,
-            "is_first_step": False,
-        }
+        self.count = 0
+        self._apply = make_optimiser(self.parameters, how.settings, how.learning_rate).step
 
-    @torch.no_grad()
     def step(self) -> None:
-        """Applies and clears the gradients; parameters without a gradient do not change."""
-        self.steps += 1
+        """Applies and clears the gradients."""
+        self.count += 1
         if self.anchor:
             _add_proximal(self.parameters, self.anchor, self.prox)
         if self.correction is not None:
             _add_correction(self.parameters, self.correction)
-        reached = [i for i, p in enumerate(self.parameters) if p.grad is not None]
-        parameters = [self.parameters[i] for i in reached]
-        gradients = [p.grad for p in parameters]
-        buffers = [self.buffers[i] for i in reached] if self.buffers else []
-        torch._fused_sgd_(parameters, gradients, buffers, **self.factors)  # type: ignore[call-overload]
-        for parameter in parameters:
-            parameter.grad = None
+        self._apply()
 
 
 def _add_proximal(parameters: list[nn.Parameter], anchor: list[Tensor], prox: float) -> None:

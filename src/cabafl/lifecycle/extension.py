@@ -38,6 +38,12 @@ def check_extension(
         raise UserError(
             f"run.virtual_time = {length:g}: the run has reached {reached:g} s; accepted: {reached:g} or more"
         )
+    training = experiment.training
+    if training.schedule == "cosine" and training.schedule_over == "time" and training.schedule_length is None:
+        raise UserError(
+            "training.schedule_length: not set, so that the learning rate follows the length of the run; accepted: a run "
+            "with a length of its own for the schedule"
+        )
     sent = checkpoint.engine["ledger"].dispatches
     if run.max_dispatches is not None and sent >= run.max_dispatches:
         raise UserError(

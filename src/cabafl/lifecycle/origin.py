@@ -16,13 +16,15 @@ DATA, FOLDER = "data", "folder"  # keys of environment.json
 
 def with_absolute_paths(experiment: Experiment) -> Experiment:
     """The experiment with files and folders that do not depend on the working folder."""
-    data, fleet = experiment.data, experiment.fleet
+    data, fleet, model = experiment.data, experiment.fleet, experiment.model
     if data.root is not None:
         data = data.model_copy(update={"root": _absolute(data.root)})
     if fleet.faults.trace is not None:
         faults = fleet.faults.model_copy(update={"trace": _absolute(fleet.faults.trace)})
         fleet = fleet.model_copy(update={"faults": faults})
-    return experiment.model_copy(update={"data": data, "fleet": fleet})
+    if model.weights is not None:
+        model = model.model_copy(update={"weights": _absolute(model.weights)})
+    return experiment.model_copy(update={"data": data, "fleet": fleet, "model": model})
 
 
 def _absolute(path: str) -> str:

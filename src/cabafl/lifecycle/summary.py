@@ -46,6 +46,7 @@ def summarise(
         **_of_average(experiment, rows),
         **_of_best(engine),
         **({} if ended_by is None else {"ended_by": ended_by}),
+        **_of_devices(engine),
         **spent,
         **_by_operator(engine),
         "wall_seconds": wall_seconds,
@@ -76,6 +77,15 @@ def _of_best(engine: Engine) -> dict[str, Any]:
     return {} if best is None else {"best_version": best.version, "best_time": best.time}
 
 
+def _of_devices(engine: Engine) -> dict[str, Any]:
+    """The metric of each device that was evaluated at the end, if any."""
+    panel = engine.panel
+    if panel is None:
+        return {}
+    samples = "test" if panel.of_test else "training"
+    return {"devices": {"samples": samples, "numbers": panel.devices.tolist(), "values": list(engine.device_values)}}
+
+
 def _by_operator(engine: Engine) -> dict[str, Any]:
     """What the operator of a run on real devices did, if anything."""
     changes = {"changes": engine.changes} if engine.changes else {}
@@ -86,6 +96,7 @@ def _epsilon(experiment: Experiment, engine: Engine, dp: DpSgd) -> float:
     """Epsilon of the device with the largest steps * rate^2, where rate is the share of its samples in a step."""
     training = experiment.training
     sizes = np.maximum(engine.defence.claimed, 1)
-    steps = engine.selections * training.epochs * np.maximum(1, np.ceil(sizes / training.batch_size)).astype(np.int64)
+    per_job = training.epochs * np.maximum(1, np.ceil(sizes / training.batch_size)).astype(np.int64)
+    steps = engine.selections * (per_job if training.max_steps is None else np.minimum(per_job, training.max_steps))
     most = int(np.argmax(steps * np.minimum(1.0, training.batch_size / sizes) ** 2))
     return epsilon(dp, int(sizes[most]), training.batch_size, int(steps[most]), experiment.privacy.dp_delta)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cabafl import methods
-from cabafl.config import EXECUTION_KEYS, DataSection, Experiment
+from cabafl.config import EXECUTION_KEYS, DataSection, Experiment, TrainingSection
 from cabafl.models.catalogue import NETWORKS
 from cabafl.tiers import CONFIGS, TIERS
 from cabafl.toml import flatten
@@ -18,9 +18,15 @@ _ELSEWHERE = {"data.root", "run.device", "run.wall_time", *(f"run.{key}" for key
 _LENGTH = {"seed", "run.virtual_time", "run.max_dispatches", "run.evaluate_every", "run.evaluate_versions"}
 _REPORTED = {"privacy.dp_delta"}
 # The published models do not depend on these.
-_BESIDE = {"run.average", "run.average_power", "run.average_decay", "task.metrics"}
+_BESIDE = {"run.average", "run.average_power", "run.average_decay", "run.evaluate_devices", "task.metrics"}
+_FIRST = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay")  # keys of [training] from the beginning
 # Keys that are left out while they have their default: results of versions without them are still the same.
-_ADDED = ("task.name", "task.metric")
+_ADDED = (
+    "task.name",
+    "task.metric",
+    "model.weights",
+    *(f"training.{key}" for key in TrainingSection.model_fields if key not in _FIRST),
+)
 _DIGITS = ("mnist5k", "mnist", "fashion-mnist", "femnist")  # 28x28: the CNN's feature layer is another one
 
 
@@ -42,7 +48,7 @@ def identity(experiment: Experiment) -> dict[str, Any]:
     _simplify_fleet(flat, experiment)
     _simplify_run(flat)
     default = flatten(Experiment().model_dump())
-    unused = {key for key in _ADDED if flat[key] == default[key]}
+    unused = {key for key in _ADDED if flat.get(key) == default.get(key)}
     return {key: value for key, value in flat.items() if key not in _ELSEWHERE | _BESIDE | unused}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cabafl.recording.events import Evaluated
+from cabafl.recording.scale import MetricInfo
 
 Floats = npt.NDArray[np.float64]
 WINDOW = 10  # evaluated versions
@@ -84,6 +85,20 @@ def stability_detrended(times: Floats, means: Floats) -> float | None:
     squares = float(since @ since)
     slope = float(since @ deviation) / squares if squares > 0 else 0.0
     return float(np.sqrt(np.mean((deviation - slope * since) ** 2)))
+
+
+def over_devices(values: Sequence[float], metric: MetricInfo) -> dict[str, float]:
+    """How the metric is distributed over devices: mean, standard deviation, mean of the worst tenth of the devices (at
+    least one), and Jain's index (sum^2 / (n * sum of squares)), which is 1 if all devices have the same."""
+    each = np.sort(np.asarray(values, dtype=np.float64))
+    worst = each if metric.more_is_better else each[::-1]
+    squares = float((each * each).sum())
+    return {
+        "devices_mean": float(each.mean()),
+        "devices_deviation": float(each.std()),
+        "devices_worst_decile": float(worst[: -(-len(each) // 10)].mean()),
+        "devices_jain": float(each.sum()) ** 2 / (len(each) * squares) if squares else 1.0,
+    }
 
 
 def fairness(selections: Sequence[int]) -> float | None:

@@ -47,6 +47,9 @@ def render_figures(runs: Sequence[Run], line_styles: Mapping[str, Style]) -> lis
     for axis, name in axis_names(runs).items():
         title = f"{metric.title.capitalize()} over {name.partition(' [')[0]}"
         rendered.append(render(f"{metric.name}-{axis}", title, caption, _curves(groups, line_styles, axis, name)))
+    if all("devices" in run.summary for run in runs):
+        caption = "The last model on the devices' own samples, from the worst device to the best. All seeds."
+        rendered.append(render("devices", "What each device gets", caption, _devices(groups, line_styles)))
     caption = f"How often each device was selected; the line is the mean. {seed}"
     rendered.append(render("selections", "Selections per device", caption, _selections(first, line_styles)))
     figure, caption = draw_timeline(first)
@@ -74,6 +77,22 @@ def _curves(groups: Groups, line_styles: Mapping[str, Style], axis: str, name: s
         draw_series(axes, series(group, axis), line_styles[label], escaped(label), place / len(groups))
     axes.set(xlabel=name, ylabel=f"test {next(iter(groups.values()))[0].metric.label}")
     axes.set_xlim(0, axes.dataLim.x1 or None)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right upper", frameon=False, handlelength=4)
+    return figure
+
+
+def _devices(groups: Groups, line_styles: Mapping[str, Style]) -> Figure:
+    figure = Figure(figsize=(9, max(4.8, 0.25 * len(groups))), layout="constrained")
+    axes = figure.subplots()
+    metric = next(iter(groups.values()))[0].metric
+    for label, group in groups.items():
+        values = np.sort(np.concatenate([run.summary["devices"]["values"] for run in group]))
+        worst_first = metric.factor * (values if metric.more_is_better else values[::-1])
+        share = 100 * (np.arange(len(values)) + 0.5) / len(values)
+        axes.plot(share, worst_first, color=line_styles[label].colour, linewidth=2, label=escaped(label))
+    axes.set(xlabel="share of the devices that have this or worse [%]", ylabel=metric.label, xlim=(0, 100))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right upper", frameon=False, handlelength=4)

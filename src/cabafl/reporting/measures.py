@@ -45,7 +45,8 @@ def measure(runs: Sequence[Run], targets: Sequence[float] | None = None, noun: s
     `default_targets`."""
     groups, metric = by_label(runs), metric_of(runs)
     chosen = sorted(set(targets)) if targets else default_targets(groups)
-    more = [name for name, _ in runs[0].metrics[-1].more if all(f"final_{name}" in run.summary for run in runs)]
+    recorded = [name for name, _ in runs[0].metrics[-1].more]
+    more = [name for name in recorded if all(f"final_{name}" in run.summary for run in runs)]
     rows = [MethodRow(label, _values(group, chosen, more)) for label, group in groups.items()]
     return Measures(rows, chosen, noun, metric, tuple(more))
 

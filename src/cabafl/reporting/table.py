@@ -8,6 +8,7 @@ from cabafl.reporting.measures import MAX_SPEEDUPS, Measures, Values, cost_key, 
 
 NOT_REACHED = "NA"
 NOT_AVAILABLE = "-"
+OF_DEVICES = "devices_"  # columns about single devices begin with it
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ def tables(measures: Measures) -> list[Table]:
     metric = measures.metric
     costs = [_table(f"To reach {metric.target(target)}", _costs(target), measures) for target in measures.targets]
     first = _table(metric.title.capitalize(), _results(measures), measures)
-    return [first, _table("Behaviour", _behaviour(metric), measures), *costs]
+    devices = _devices(measures)
+    of_devices = [_table("What each device gets", devices, measures)] if devices else []
+    return [first, *of_devices, _table("Behaviour", _behaviour(metric), measures), *costs]
 
 
 def speedup_tables(measures: Measures) -> list[Table]:
@@ -70,6 +73,7 @@ def _results(measures: Measures) -> list[_Column]:
         max if metric.more_is_better else min,
         f"final_{metric.name}",
     )
+    further = [name for name in measures.more if not name.startswith(OF_DEVICES)]
     columns = [
         _Column("seeds", "seeds", lambda v: f"{v['seeds']:.0f}"),
         _Column(metric.label, "best_window_mean", _pair(metric, "best_window_mean", "best_window_deviation"), better),
@@ -77,11 +81,29 @@ def _results(measures: Measures) -> list[_Column]:
         _Column(f"raw{unit}", "raw_mean", _pair(metric, "raw_mean", "raw_deviation"), better),
         _Column(f"published{unit}", "published_mean", _pair(metric, "published_mean", "published_deviation"), better),
         _Column(f"at the end{unit}", final, _text(metric, final), better),
-        *(_Column(name.replace("_", " "), f"final_{name}", _plain(f"final_{name}")) for name in measures.more),
+        *(_Column(name.replace("_", " "), f"final_{name}", _plain(f"final_{name}")) for name in further),
     ]
     optional = ("raw_mean", "published_mean")
     unknown = [key for key in optional if all(row.values[key] is None for row in measures.rows)]
     return [column for column in columns if column.key not in unknown]
+
+
+def _devices(measures: Measures) -> list[_Column]:
+    """How the metric is distributed over the devices at the end, if they were evaluated."""
+    metric = measures.metric
+    unit, better = " [%]" if metric.percent else "", max if metric.more_is_better else min
+
+    def column(heading: str, name: str, best: Callable[[Sequence[float]], float]) -> _Column:
+        return _Column(f"{heading}{unit}", f"final_{name}", _text(metric, f"final_{name}"), best)
+
+    if "devices_mean" not in measures.more:
+        return []
+    return [
+        column("mean", "devices_mean", better),
+        column("deviation", "devices_deviation", min),
+        column("worst decile", "devices_worst_decile", better),
+        _Column("Jain index", "final_devices_jain", _plain("final_devices_jain"), max),
+    ]
 
 
 def _costs(target: float) -> list[_Column]:

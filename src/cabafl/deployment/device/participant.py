@@ -232,7 +232,7 @@ def _loader(device: Device, greeting: Greeting) -> Loader | None:
 def _sample_settings(device: Device, greeting: Greeting) -> tuple[object, ...]:
     """Everything the device's samples follow from; the server's folder and test samples are not part of it."""
     section = greeting.data.model_copy(update={"root": None, "test_limit": None})
-    return device.data, greeting.task.class_names, greeting.task.seed, section
+    return device.data, greeting.task.class_names, greeting.task.seed, greeting.task.task.name, section
 
 
 def _own_samples(device: Device, greeting: Greeting, loader: Loader | None) -> tuple[Split, bool]:

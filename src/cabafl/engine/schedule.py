@@ -1,0 +1,82 @@
+"""The learning rate over a run: a factor that the engine computes when it sends a job, and that travels with it."""
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cabafl.config import TrainingSection
+from cabafl.errors import UserError
+from cabafl.methods.base import Objective
+
+Curve = Callable[[float], float]
+"""Seconds of the run, or models published -> factor on the learning rate."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Multiplies the learning rate of a job by a factor that follows from when it is sent."""
+
+    name: str
+    curve: Curve
+    over: Literal["time", "versions"] = "time"
+
+    def applied(self, objective: Objective, now: float, version: int) -> Objective:
+        """The objective of a job that is sent now. A method's own ``lr_scale`` stays: the two are multiplied."""
+        factor = self.factor(now if self.over == "time" else float(version))
+        return replace(objective, lr_scale=objective.lr_scale * factor)
+
+    def factor(self, position: float) -> float:
+        """The factor at a position; raises `UserError` if that is not a number above 0."""
+        factor = self.curve(position)
+        if isinstance(factor, int | float) and 0 < factor < math.inf:
+            return float(factor)
+        raise UserError(
+            f"training.schedule = {self.name!r}: {factor!r} at {position:g} {_UNITS[self.over]}; accepted: a number "
+            "above 0"
+        )
+
+
+_UNITS = {"time": "s", "versions": "versions"}
+
+
+def cosine(length: float, floor: float) -> Curve:
+    """Half a cosine from 1 down to ``floor`` at ``length``, which stays from there on."""
+    return lambda position: floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, position / length))) / 2
+
+
+def steps(length: float, factor: float) -> Curve:
+    """``factor`` once more after every ``length``."""
+    return lambda position: max(factor ** math.floor(position / length), 1e-30)
+
+
+def make_schedule(training: TrainingSection, seconds: float | None) -> Schedule | None:
+    """How the learning rate changes over a run that lasts ``seconds`` (None: no limit); None: it does not."""
+    name, over, length = training.schedule, training.schedule_over, training.schedule_length
+    if name == "constant":
+        return None
+    if ":" in name:
+        return _own(name, over)
+    if length is None and name == "cosine" and over == "time":
+        length = seconds
+    if length is None:
+        raise UserError(
+            f"training.schedule_length: not set; training.schedule = {name} over {over} needs it; accepted: a number "
+            f"of {'seconds' if over == 'time' else over}"
+        )
+    curve = cosine(length, training.schedule_floor) if name == "cosine" else steps(length, training.schedule_factor)
+    return Schedule(name, curve, over)
+
+
+def _own(name: str, over: Literal["time", "versions"]) -> Schedule:
+    """The user's function ``package.module:function``."""
+    module, _, attribute = name.partition(":")
+    try:
+        schedule = Schedule(name, getattr(importlib.import_module(module), attribute), over)
+        schedule.factor(0.0)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"training.schedule = {name!r}: cannot be imported: {error}") from None
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+        raise UserError(f"training.schedule = {name!r}: cannot be used: {error}") from None
+    return schedule
