@@ -50,3 +50,17 @@ def test_the_example_of_a_function(tmp_path: Path) -> None:
     (tmp_path / "my_module.py").write_text(code)
     assert len(run_commands("Your own function", tmp_path)) == 2
     assert len(list(tmp_path.glob("runs/*/summary.json"))) == 2
+
+
+def test_the_transcript_of_a_table(tmp_path: Path) -> None:
+    title = "Tables, time series and pictures"
+    run_python(title, tmp_path)
+    [transcript] = blocks(title, "")
+    shown = transcript.splitlines()
+    assert (tmp_path / "steps.csv").read_text().splitlines()[:3] == shown[1:4]
+    made, ran = run_commands(title, tmp_path)
+    assert made in transcript, "the command prints what the page shows"
+    first, last = (line.split("accuracy")[0] for line in (shown[-3], shown[-1]))
+    assert ran.startswith(first)
+    assert last in ran
+    assert (tmp_path / "runs" / "steps" / "model.safetensors").exists()

@@ -101,3 +101,18 @@ def test_cifar100_without_coarse_labels(tmp_path: Path) -> None:
     (tmp_path / "test").write_bytes(b"")
     with pytest.raises(UserError, match="'coarse_labels' is missing, found: data, fine_labels"):
         load("cifar100", root=tmp_path)
+
+
+def test_classes_have_their_names(tmp_path: Path) -> None:
+    write_cifar10(tmp_path / "ten")
+    assert load("cifar10", root=tmp_path / "ten").class_names[3] == "cat"
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for name in ("train", "test"):
+        batch = {"fine_labels": [0, 99], "coarse_labels": [0, 19], "data": images(2, 1)}
+        (folder / name).write_bytes(pickle.dumps(batch))
+    assert load("cifar100", root=tmp_path).class_names == ()
+    meta = {f"{level}_label_names": [f"{level} {i}" for i in range(n)] for level, n in (("fine", 100), ("coarse", 20))}
+    (folder / "meta").write_bytes(pickle.dumps(meta))
+    assert load("cifar100", root=tmp_path).class_names[99] == "fine 99"
+    assert load("cifar100", root=tmp_path, labels="coarse").class_names[19] == "coarse 19"

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cabafl.execution.pool import ALIGNMENT, Arena, aligned, anonymous_file
+from cabafl.execution.pool import ALIGNMENT, Arena, aligned
+from cabafl.execution.starting import anonymous_file
 
 
 def test_arrays_are_where_their_regions_say_and_aligned() -> None:

@@ -12,9 +12,11 @@ import pytest
 from cabafl import simulate
 from cabafl.config import load_experiment
 from cabafl.errors import RunStopped
+from cabafl.execution import starting
 from cabafl.execution.base import EvaluateJob, TrainJob
-from cabafl.execution.choice import open_executor, worker_count
+from cabafl.execution.choice import open_executor
 from cabafl.execution.pool import ProcessExecutor
+from cabafl.execution.starting import early_workers, take, worker_count
 from tests.runs import ALL_METHODS, AUTO, METHODS, same_bytes, settings
 
 EVERYTHING = "tests.engine.orders_method:Everything"
@@ -147,3 +149,23 @@ def test_urgent_jobs_come_first_and_discarded_ones_not_at_all() -> None:
 def test_automatic_number_of_workers() -> None:
     assert worker_count("auto") == len(os.sched_getaffinity(0))
     assert worker_count(0) == 0
+
+
+def test_workers_that_started_early_are_taken_once() -> None:
+    with early_workers(2):
+        other, taken, new = take(1), take(2), take(2)
+        assert {process.pid for process, _ in taken.started}.isdisjoint(process.pid for process, _ in new.started)
+        for processes in (other, new):
+            processes.close(processes.started)
+    assert [process.poll() for process, _ in taken.started] == [None, None], "whoever takes them closes them"
+    taken.close(taken.started)
+
+
+def test_workers_that_nobody_takes_are_killed() -> None:
+    with early_workers(1):
+        early = take(1)
+        early.close(early.started)
+    with early_workers(1):
+        [processes] = starting._early
+    assert [process.poll() for process, _ in processes.started] == [-signal.SIGKILL]
+    assert starting._early == []

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cabafl.execution.choice import worker_count
+from cabafl.execution.starting import worker_count
 from cabafl.files import as_json, write_atomic
 from cabafl.recording.environment import environment
 

@@ -16,8 +16,8 @@ from cabafl.bench.timing import Spread, in_turns, ratio, seconds
 from cabafl.bench.workload import even_parts, images
 from cabafl.checked import make_method
 from cabafl.execution.base import Executor, FeatureJob, TrainJob
-from cabafl.execution.choice import worker_count
 from cabafl.execution.pool import ProcessExecutor
+from cabafl.execution.starting import worker_count
 from cabafl.lifecycle.simulate import make_engine
 from cabafl.methods.base import Objective
 

@@ -1,4 +1,4 @@
-"""`cabafl data list | fetch | show`"""
+"""`cabafl data list | fetch | show | convert`"""
 
 import re
 from pathlib import Path
@@ -10,9 +10,11 @@ from rich.table import Table
 
 from cabafl.cli.arguments import Settings
 from cabafl.cli.console import console, print_table
+from cabafl.cli.convert import convert
 from cabafl.cli.lists import NARROW_LISTS
+from cabafl.errors import UserError
 
-app = typer.Typer(help="List and download data sets, and draw how they are split.", no_args_is_help=True)
+app = typer.Typer(help="List, download and convert data sets, and draw how they are split.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -81,6 +83,10 @@ def show(
     dataset, partition = make_data(experiment)
     section = experiment.data
     sizes = partition.sizes
+    if not dataset.classes:
+        raise UserError(
+            f"{name}: has no classes to draw; its {len(partition)} devices have {sizes.min()} to {sizes.max()} samples"
+        )
     counts = class_counts(partition, dataset.train.y.numpy(), dataset.classes)
     how = (
         f"{section.partition}, beta {section.beta}"
@@ -95,3 +101,6 @@ def show(
         f"{(counts > 0).sum(axis=1).mean():.1f} of {dataset.classes} classes on average\nFigure: {path}",
         soft_wrap=True,
     )
+
+
+app.command()(convert)

@@ -47,7 +47,7 @@ def run_and_report(make: "Callable[[], list[GridRun]]", jobs: str, out: Path, re
 
 def parse_jobs(jobs: str) -> int:
     """The number of runs at the same time; raises `UserError` unless it is auto or a number of at least 1."""
-    from cabafl.execution.choice import worker_count
+    from cabafl.execution.starting import worker_count
 
     if jobs == "auto":
         return worker_count("auto")

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,13 +49,15 @@ def run(
     """Simulate one experiment in virtual time."""
     experiment = read_experiment(file, settings)
     from cabafl.cli.progress import Progress
-    from cabafl.lifecycle.simulate import simulate
 
     with (
+        workers_ahead(experiment),
         run_folder(experiment, out) as folder,
         Progress(experiment, enabled=not quiet) as progress,
         stoppable(folder, quiet=quiet),
     ):
+        from cabafl.lifecycle.simulate import simulate  # loads torch, while the workers load theirs
+
         result = simulate(experiment, folder, progress, warn, until)
     show(result, quiet)
 
@@ -122,6 +124,14 @@ def show(result: "Result", quiet: bool) -> None:
 
     print_table(summary_table(result.summary))
     console.print(f"Learning curve: {result.folder}/{CURVE}", soft_wrap=True)
+
+
+def workers_ahead(experiment: "Experiment") -> AbstractContextManager[None]:
+    """Starts the worker processes of the run before this process loads torch; the run takes them over."""
+    from cabafl.execution.starting import early_workers, worker_count
+
+    count = worker_count(experiment.run.workers) if experiment.run.executor == "local" else 0
+    return early_workers(count) if count else nullcontext()
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from cabafl.data.dataset import Dataset, Split
 from cabafl.data.files import check_finite, class_numbers, corrupt, dense_users, missing, read_table
 
-FEATURES, CLASSES = 561, 6
+ACTIVITIES = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
+FEATURES, CLASSES = 561, len(ACTIVITIES)
 INNER = "UCI HAR Dataset"
 
 
@@ -21,9 +22,8 @@ def read(folder: Path) -> Dataset:
     test_x, test_y, test_subjects = _part(base, "test")
     users, test_users = dense_users(subjects, test_subjects)
     train = Split(torch.from_numpy(x), torch.from_numpy(y), users)
-    return Dataset(
-        "activity", "vector", train, Split(torch.from_numpy(test_x), torch.from_numpy(test_y), test_users), CLASSES
-    )
+    test = Split(torch.from_numpy(test_x), torch.from_numpy(test_y), test_users)
+    return Dataset("activity", "vector", train, test, CLASSES, class_names=ACTIVITIES)
 
 
 def _part(base: Path, part: str) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:

@@ -15,6 +15,8 @@ from cabafl.names import LabelLevel
 
 FOLDER10, FOLDER100 = "cifar-10-batches-py", "cifar-100-python"
 TRAIN10 = tuple(f"data_batch_{i}" for i in range(1, 6))
+CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+META100 = "meta"
 MEAN10, DEVIATION10 = (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
 MEAN100, DEVIATION100 = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
 
@@ -26,7 +28,7 @@ def read_cifar10(folder: Path) -> Dataset:
     train = Split(torch.from_numpy(x), torch.cat([labels["labels"] for _, labels in batches]))
     x, labels = _batch(_find(folder, "cifar10", FOLDER10, "test_batch"))
     test = Split(torch.from_numpy(x), labels["labels"])
-    return Dataset("cifar10", "image", train, test, 10, MEAN10, DEVIATION10)
+    return Dataset("cifar10", "image", train, test, 10, MEAN10, DEVIATION10, CIFAR10_NAMES)
 
 
 def read_cifar100(folder: Path, level: LabelLevel) -> Dataset:
@@ -34,7 +36,14 @@ def read_cifar100(folder: Path, level: LabelLevel) -> Dataset:
     train = _split100(_find(folder, "cifar100", FOLDER100, "train"), level)
     test = _split100(_find(folder, "cifar100", FOLDER100, "test"), level)
     classes = 100 if level == "fine" else 20
-    return Dataset("cifar100", "image", train, test, classes, MEAN100, DEVIATION100)
+    return Dataset("cifar100", "image", train, test, classes, MEAN100, DEVIATION100, _names100(folder, level, classes))
+
+
+def _names100(folder: Path, level: LabelLevel, classes: int) -> tuple[str, ...]:
+    """The names of the classes, if the file with them is there."""
+    path = next((path for path in (folder / FOLDER100 / META100, folder / META100) if path.is_file()), None)
+    names = [] if path is None else load_pickle(path).get(f"{level}_label_names", [])
+    return tuple(str(name) for name in names) if len(names) == classes else ()
 
 
 def _find(folder: Path, name: str, inner: str, file: str) -> Path:

@@ -13,7 +13,8 @@ from cabafl.data.leaf import Samples, read_parts, to_splits
 from cabafl.data.npz import read_arrays
 from cabafl.rng import rng
 
-CLASSES = 62
+CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+CLASSES = len(CHARACTERS)
 FILE = "femnist.npz"
 TRAIN_SHARE = 0.9  # of each writer's samples, as LEAF splits them by default
 
@@ -27,7 +28,7 @@ def read(folder: Path) -> Dataset:
         if any(x.dtype != np.uint8 for _, x, _ in train + test):
             train, test = _as_floats(train), _as_floats(test)
         splits = to_splits(folder, train, test)
-    return Dataset("femnist", "image", *splits, CLASSES, mean=(0.5,), deviation=(-0.5,))
+    return Dataset("femnist", "image", *splits, CLASSES, (0.5,), (-0.5,), tuple(CHARACTERS))
 
 
 def split_by_writer(x: NDArray[np.uint8], y: NDArray[np.int64], writers: NDArray[Any]) -> dict[str, NDArray[Any]]:

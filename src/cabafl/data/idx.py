@@ -11,13 +11,15 @@ from cabafl.data.dataset import Dataset, Split
 from cabafl.data.files import class_numbers, corrupt, read_bytes, require
 
 MNIST_MEAN, MNIST_DEVIATION = (0.1307,), (0.3081,)
+CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 NORMALISATION = {"mnist": (MNIST_MEAN, MNIST_DEVIATION), "fashion-mnist": ((0.2860,), (0.3530,))}
 
 
 def read(folder: Path, name: str) -> Dataset:
     """Reads training and test images and labels from the four idx files in ``folder``."""
     mean, deviation = NORMALISATION[name]
-    return Dataset(name, "image", _split(folder, name, "train"), _split(folder, name, "t10k"), 10, mean, deviation)
+    train, test = _split(folder, name, "train"), _split(folder, name, "t10k")
+    return Dataset(name, "image", train, test, 10, mean, deviation, CLOTHES if name == "fashion-mnist" else ())
 
 
 def _split(folder: Path, name: str, part: str) -> Split:

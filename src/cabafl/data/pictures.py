@@ -1,0 +1,102 @@
+"""Folders of pictures: the name of a folder is the class of the pictures in it."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cabafl.data.files import corrupt
+from cabafl.errors import UserError
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+PARTS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """``user``: a regular expression for the path of a picture; its first group, or all it matches, is the user.
+    ``size``: (width, height) to scale all pictures to; None: they have one size."""
+
+    user: str | None = None
+    size: tuple[int, int] | None = None
+
+
+def picture_arrays(folder: Path, how: PictureOptions) -> dict[str, NDArray[Any]]:
+    """``x_train``, ``y_train``, ``user_train`` and ``class_names`` of ``folder/CLASS/*``; also ``x_test`` and the like
+    if there are ``folder/train/CLASS/*`` and ``folder/test/CLASS/*``."""
+    split = all((folder / part).is_dir() for part in PARTS)
+    roots = {part: folder / part for part in PARTS} if split else {"train": folder}
+    classes = sorted(path.name for path in roots["train"].iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not classes:
+        raise corrupt(folder, "it has no folders; accepted: one folder of pictures per class")
+    pictures = {part: _find(root, classes) for part, root in roots.items()}
+    for part, found in pictures.items():
+        if not found:
+            raise corrupt(roots[part], f"no pictures in its folders; accepted: files with {', '.join(ENDINGS)}")
+    arrays: dict[str, NDArray[Any]] = {"class_names": np.array(classes)}
+    if how.user is not None:
+        for part, found in pictures.items():
+            arrays[f"user_{part}"] = np.array([_user(path.relative_to(folder), how.user) for path in found])
+    pixels = _same_form({part: [_pixels(path, how) for path in found] for part, found in pictures.items()}, pictures)
+    for part, found in pictures.items():
+        names = [path.relative_to(roots[part]).parts[0] for path in found]
+        arrays |= {f"x_{part}": pixels[part], f"y_{part}": np.array(names)}
+    return arrays
+
+
+def _find(root: Path, classes: list[str]) -> list[Path]:
+    strange = sorted(
+        path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "." and path.name not in classes
+    )
+    if strange:
+        raise corrupt(root, f"the class {strange[0]} is not among the training pictures")
+    return [
+        path
+        for name in classes
+        for path in sorted((root / name).rglob("*"))
+        if path.suffix.lower() in ENDINGS and path.is_file()
+    ]
+
+
+def _pixels(path: Path, how: PictureOptions) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as picture:
+            if picture.mode.startswith(("I", "F")):
+                raise corrupt(path, f"a picture of type {picture.mode}; accepted: 8 bits a channel")
+            shown = picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB")
+            return np.asarray(shown if how.size is None else shown.resize(how.size))
+    except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError) as error:
+        raise corrupt(path, f"not a picture: {error}") from None
+
+
+def _same_form(
+    pixels: dict[str, list[NDArray[np.uint8]]], paths: dict[str, list[Path]]
+) -> dict[str, NDArray[np.uint8]]:
+    """Arrays of one size; grey pictures become RGB if there are RGB pictures beside them."""
+    first = pixels["train"][0].shape[:2]
+    for part, found in pixels.items():
+        for path, each in zip(paths[part], found, strict=True):
+            if each.shape[:2] != first:
+                (h, w), (other_h, other_w) = first, each.shape[:2]
+                raise corrupt(path, f"it is {other_w}x{other_h}, others are {w}x{h}; scale all with --size {w}x{h}")
+    colour = any(each.ndim == 3 for found in pixels.values() for each in found)
+    return {
+        part: np.stack(
+            [np.repeat(each[:, :, None], 3, axis=2) if colour and each.ndim == 2 else each for each in found]
+        )
+        for part, found in pixels.items()
+    }
+
+
+def _user(path: Path, pattern: str) -> str:
+    found = re.search(pattern, path.as_posix())
+    if found is None:
+        raise UserError(
+            f"--user = {pattern!r}: does not match {path.as_posix()}; accepted: a pattern for every picture"
+        )
+    return found[1] if found.re.groups else found[0]
