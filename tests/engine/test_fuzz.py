@@ -56,6 +56,7 @@ VARIANTS: dict[str, list[str]] = {
     "safa over all": ["method.name=safa", "method.aggregate_over=all", "method.tau=1", "method.round_timeout=4"],
     "safa in flight": ["method.name=safa", "method.aggregate_over=inflight", "method.lag_rule=official_code"],
     "wkafl by loss": ["method.name=wkafl", "method.stage_rule=loss", "method.buffer=1", "method.sim_min=-1"],
+    "scaffold by time": ["method.name=scaffold", "method.round_timeout=4", "method.server_lr=9.0"],
     "fedbuff big steps": ["method.name=fedbuff", "method.server_lr=50.0", "method.buffer=1"],
     "ca2fl at once": ["method.name=ca2fl", "method.refresh=immediate", "method.buffer=1", "method.server_lr=9.0"],
 }

@@ -16,6 +16,7 @@ NAMES: dict[str, str] = {
     "ca2fl": "cabafl.methods.ca2fl:CA2FL",
     "gitfl": "cabafl.methods.gitfl:GitFL",
     "evenkeel": "cabafl.methods.evenkeel:EvenKeel",
+    "scaffold": "cabafl.methods.scaffold:Scaffold",
 }
 
 
