@@ -17,6 +17,7 @@ NAMES: dict[str, str] = {
     "gitfl": "cabafl.methods.gitfl:GitFL",
     "evenkeel": "cabafl.methods.evenkeel:EvenKeel",
     "scaffold": "cabafl.methods.scaffold:Scaffold",
+    "fedac": "cabafl.methods.fedac:FedAC",
 }
 
 
