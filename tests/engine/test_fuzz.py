@@ -58,6 +58,7 @@ VARIANTS: dict[str, list[str]] = {
     "wkafl by loss": ["method.name=wkafl", "method.stage_rule=loss", "method.buffer=1", "method.sim_min=-1"],
     "scaffold by time": ["method.name=scaffold", "method.round_timeout=4", "method.server_lr=9.0"],
     "fedac at once": ["method.name=fedac", "method.buffer=1", "method.server_lr=2.0", "method.fresh=floor"],
+    "periodic by age": ["method.name=periodic", "method.period=3", "method.age=old", "method.trials=2"],
     "fedbuff big steps": ["method.name=fedbuff", "method.server_lr=50.0", "method.buffer=1"],
     "ca2fl at once": ["method.name=ca2fl", "method.refresh=immediate", "method.buffer=1", "method.server_lr=9.0"],
 }

@@ -18,6 +18,7 @@ NAMES: dict[str, str] = {
     "evenkeel": "cabafl.methods.evenkeel:EvenKeel",
     "scaffold": "cabafl.methods.scaffold:Scaffold",
     "fedac": "cabafl.methods.fedac:FedAC",
+    "periodic": "cabafl.methods.periodic:Periodic",
 }
 
 

@@ -51,6 +51,7 @@ KNOWN = {
     "evenkeel": _style(10, 0, 9),
     "scaffold": _style(1, 4, 0),
     "fedac": _style(3, 5, 1),
+    "periodic": _style(5, 0, 2),
     "conf1": _style(2, 1, 3),
     "conf2": _style(3, 2, 4),
     "conf3": _style(1, 3, 1),
