@@ -19,6 +19,7 @@ NAMES: dict[str, str] = {
     "scaffold": "cabafl.methods.scaffold:Scaffold",
     "fedac": "cabafl.methods.fedac:FedAC",
     "periodic": "cabafl.methods.periodic:Periodic",
+    "fadas": "cabafl.methods.fadas:FADAS",
 }
 
 

@@ -52,6 +52,7 @@ KNOWN = {
     "scaffold": _style(1, 4, 0),
     "fedac": _style(3, 5, 1),
     "periodic": _style(5, 0, 2),
+    "fadas": _style(6, 1, 3),
     "conf1": _style(2, 1, 3),
     "conf2": _style(3, 2, 4),
     "conf3": _style(1, 3, 1),
