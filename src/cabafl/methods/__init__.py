@@ -20,6 +20,7 @@ NAMES: dict[str, str] = {
     "fedac": "cabafl.methods.fedac:FedAC",
     "periodic": "cabafl.methods.periodic:Periodic",
     "fadas": "cabafl.methods.fadas:FADAS",
+    "port": "cabafl.methods.port:PORT",
 }
 
 
