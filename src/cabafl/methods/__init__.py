@@ -21,6 +21,7 @@ NAMES: dict[str, str] = {
     "periodic": "cabafl.methods.periodic:Periodic",
     "fadas": "cabafl.methods.fadas:FADAS",
     "port": "cabafl.methods.port:PORT",
+    "pisces": "cabafl.methods.pisces:Pisces",
 }
 
 
