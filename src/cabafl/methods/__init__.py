@@ -22,6 +22,7 @@ NAMES: dict[str, str] = {
     "fadas": "cabafl.methods.fadas:FADAS",
     "port": "cabafl.methods.port:PORT",
     "pisces": "cabafl.methods.pisces:Pisces",
+    "asyncfeded": "cabafl.methods.asyncfeded:AsyncFedED",
 }
 
 
