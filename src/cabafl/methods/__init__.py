@@ -23,6 +23,7 @@ NAMES: dict[str, str] = {
     "port": "cabafl.methods.port:PORT",
     "pisces": "cabafl.methods.pisces:Pisces",
     "asyncfeded": "cabafl.methods.asyncfeded:AsyncFedED",
+    "area": "cabafl.methods.area:AREA",
 }
 
 

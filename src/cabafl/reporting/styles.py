@@ -56,6 +56,7 @@ KNOWN = {
     "port": _style(4, 4, 6),
     "pisces": _style(7, 0, 5),
     "asyncfeded": _style(2, 3, 8),
+    "area": _style(8, 2, 4),
     "conf1": _style(2, 1, 3),
     "conf2": _style(3, 2, 4),
     "conf3": _style(1, 3, 1),
