@@ -61,6 +61,7 @@ VARIANTS: dict[str, list[str]] = {
     "periodic by age": ["method.name=periodic", "method.period=3", "method.age=old", "method.trials=2"],
     "port with a bound": ["method.name=port", "method.bound=1", "method.buffer=1", "method.staleness_weight=0"],
     "pisces in a hurry": ["method.name=pisces", "method.tick=0.5", "method.explore=0", "method.first_latency=1"],
+    "fedat from 0": ["method.name=fedat", "method.tiers=2", "method.count_start=0"],
     "area at once": ["method.name=area", "method.buffer=1"],
     "fedbuff big steps": ["method.name=fedbuff", "method.server_lr=50.0", "method.buffer=1"],
     "ca2fl at once": ["method.name=ca2fl", "method.refresh=immediate", "method.buffer=1", "method.server_lr=9.0"],

@@ -24,6 +24,7 @@ NAMES: dict[str, str] = {
     "pisces": "cabafl.methods.pisces:Pisces",
     "asyncfeded": "cabafl.methods.asyncfeded:AsyncFedED",
     "area": "cabafl.methods.area:AREA",
+    "fedat": "cabafl.methods.fedat:FedAT",
 }
 
 

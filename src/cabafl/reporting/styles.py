@@ -57,6 +57,7 @@ KNOWN = {
     "pisces": _style(7, 0, 5),
     "asyncfeded": _style(2, 3, 8),
     "area": _style(8, 2, 4),
+    "fedat": _style(9, 5, 7),
     "conf1": _style(2, 1, 3),
     "conf2": _style(3, 2, 4),
     "conf3": _style(1, 3, 1),
