@@ -95,7 +95,10 @@ class Play:
         for device in range(DEVICES):
             self.give(Joined(0.0, device, SIZES[device]))
         self.give(Started(0.0))
-        while self.agenda and self.agenda[0][0] < SECONDS:
+        while (following := min([entry[0] for entry in self.agenda[:1]] + [self.engine.next_alarm()])) < SECONDS:
+            if not self.agenda or following < self.agenda[0][0]:
+                self.give(Passed(following))
+                continue
             time, _, what = heapq.heappop(self.agenda)
             if what == "features":
                 self.give(Gathered(time, FEATURES, np.ones(DEVICES, dtype=bool)))

@@ -56,6 +56,13 @@ VARIANTS: dict[str, list[str]] = {
     "safa over all": ["method.name=safa", "method.aggregate_over=all", "method.tau=1", "method.round_timeout=4"],
     "safa in flight": ["method.name=safa", "method.aggregate_over=inflight", "method.lag_rule=official_code"],
     "wkafl by loss": ["method.name=wkafl", "method.stage_rule=loss", "method.buffer=1", "method.sim_min=-1"],
+    "scaffold by time": ["method.name=scaffold", "method.round_timeout=4", "method.server_lr=9.0"],
+    "fedac at once": ["method.name=fedac", "method.buffer=1", "method.server_lr=2.0", "method.fresh=floor"],
+    "periodic by age": ["method.name=periodic", "method.period=3", "method.age=old", "method.trials=2"],
+    "port with a bound": ["method.name=port", "method.bound=1", "method.buffer=1", "method.staleness_weight=0"],
+    "pisces in a hurry": ["method.name=pisces", "method.tick=0.5", "method.explore=0", "method.first_latency=1"],
+    "fedat from 0": ["method.name=fedat", "method.tiers=2", "method.count_start=0"],
+    "area at once": ["method.name=area", "method.buffer=1"],
     "fedbuff big steps": ["method.name=fedbuff", "method.server_lr=50.0", "method.buffer=1"],
     "ca2fl at once": ["method.name=ca2fl", "method.refresh=immediate", "method.buffer=1", "method.server_lr=9.0"],
 }
@@ -260,5 +267,6 @@ def test_devices_that_lose_their_samples_while_their_uploads_wait(name: str) -> 
         check(engine, events)
     assert not len(engine.idle)
     engine.handle(Joined(16.0, 0, 5))
+    engine.handle(Passed(30.0))  # some methods act at ticks
     assert engine.flights
     check(engine, events)

@@ -15,7 +15,7 @@ from cabafl.engine.idle import IdleMeter
 from cabafl.fleet import Absence, Faults, Fleet
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
-from cabafl.recording.events import Dispatched, Evaluated, Event, Lost, Uploaded
+from cabafl.recording.events import Dispatched, Evaluated, Event, Lost, Noted, Uploaded
 from tests.runs import settings
 from tests.scripted import World, fleet, vector
 
@@ -48,7 +48,10 @@ def naive_idle(made: World, until: float, absences: dict[int, list[Absence]] | N
     given_up = {e.job for e in made.events if isinstance(e, Lost) and e.reason == "timeout"}
     jobs: dict[int, list[float]] = {}
     device_of: dict[int, int] = {}
+    waits: dict[int, list[float]] = {}  # while a device holds a result it idles
     for event in made.events:
+        if isinstance(event, Noted) and event.kind in ("ready", "fetch") and event.time <= until:
+            waits.setdefault(event.facts["job"], []).append(event.time)
         if isinstance(event, Dispatched) and event.time <= until:
             jobs[event.job] = [event.time, event.due if event.job in given_up else np.inf]
             device_of[event.job] = event.device
@@ -56,7 +59,10 @@ def naive_idle(made: World, until: float, absences: dict[int, list[Absence]] | N
             jobs[event.job][1] = event.time
     busy = np.zeros(len(made.engine.fleet))
     for job, (start, end) in jobs.items():
-        busy[device_of[job]] += min(end, until) - start
+        held = waits.get(job, [end])
+        busy[device_of[job]] += (
+            min(end, until) - start - (min([*held, end, until][1:]) - held[0] if job in waits else 0.0)
+        )
     for device, times in (absences or {}).items():
         busy[device] += sum(max(0.0, min(back, until) - leave) for leave, back in times if leave <= until)
     return float((made.engine.fleet.idle_watts * (until - busy)).sum())

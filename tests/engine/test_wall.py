@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules
-from cabafl.engine.inputs import Arrived, Failed, Gathered, Input, Joined, Left, Passed, Started
+from cabafl.engine.inputs import Arrived, Failed, Gathered, Held, Input, Joined, Left, Passed, Started
 from cabafl.engine.virtual import VirtualEngine
+from cabafl.learning.task import TrainingResult
 from cabafl.recording.events import Collection, Dispatched, Event, Lost, Noted, Published
 from cabafl.state import Decoder, Encoder
 from tests.fleet_play import (
@@ -39,13 +40,18 @@ def decisions(events: list[Event]) -> list[tuple[Any, ...]]:
     return [*sent, *tuned, *[("publish", e.version, repr(e.facts)) for e in events if isinstance(e, Published)]]
 
 
+def result(given: Arrived) -> TrainingResult:
+    return TrainingResult(given.weights, given.loss, given.square_loss, given.steps, given.epochs or 1)
+
+
 def simulated(name: str, inputs: list[Input], events: list[Event]) -> list[Event]:
     """The simulator with the device times and uploads of a deployed run."""
     arrived = {given.job: given for given in inputs if isinstance(given, Arrived)}
+    ended = {given.job: given.time for given in reversed(inputs) if isinstance(given, Arrived | Held)}  # the training
     sent = [e for e in events if isinstance(e, Dispatched)]
     times: dict[int, list[float]] = {device: [] for device in range(DEVICES)}
     for event in sent:
-        times[event.device].append(arrived[event.job].time - event.time if event.job in arrived else 1e6)
+        times[event.device].append(ended[event.job] - event.time if event.job in ended else 1e6)
     devices = timetable(times, SIZES)
     collections = [given.time for given in inputs if isinstance(given, Gathered)]
     starts = [e.time for e in events if isinstance(e, Collection) and e.step == "start"]
@@ -59,7 +65,7 @@ def simulated(name: str, inputs: list[Input], events: list[Event]) -> list[Event
     made: list[Event] = []
     setup = EngineSetup(
         method=method_named(name),
-        executor=ScriptedExecutor(lambda job: arrived[job.number].weights, FEATURES),
+        executor=ScriptedExecutor(lambda job: result(arrived[job.number]), FEATURES),
         initial=INITIAL,
         emit=made.append,
         seed=4,

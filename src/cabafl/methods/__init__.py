@@ -16,6 +16,15 @@ NAMES: dict[str, str] = {
     "ca2fl": "cabafl.methods.ca2fl:CA2FL",
     "gitfl": "cabafl.methods.gitfl:GitFL",
     "evenkeel": "cabafl.methods.evenkeel:EvenKeel",
+    "scaffold": "cabafl.methods.scaffold:Scaffold",
+    "fedac": "cabafl.methods.fedac:FedAC",
+    "periodic": "cabafl.methods.periodic:Periodic",
+    "fadas": "cabafl.methods.fadas:FADAS",
+    "port": "cabafl.methods.port:PORT",
+    "pisces": "cabafl.methods.pisces:Pisces",
+    "asyncfeded": "cabafl.methods.asyncfeded:AsyncFedED",
+    "area": "cabafl.methods.area:AREA",
+    "fedat": "cabafl.methods.fedat:FedAT",
 }
 
 
