@@ -41,8 +41,8 @@ def check_extension(
     training = experiment.training
     if training.schedule == "cosine" and training.schedule_over == "time" and training.schedule_length is None:
         raise UserError(
-            "training.schedule_length: not set, so that the learning rate follows the length of the run; accepted: a run "
-            "with a length of its own for the schedule"
+            "training.schedule_length: not set, so that the learning rate follows the length of the run; accepted: a "
+            "run with a length of its own for the schedule"
         )
     sent = checkpoint.engine["ledger"].dispatches
     if run.max_dispatches is not None and sent >= run.max_dispatches:
