@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from cabafl import simulate
-from cabafl.assembly import announce, assemble, assemble_server, make_data
+from cabafl.assembly import announce, assemble, assemble_server
 from cabafl.checked import make_method
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
+from cabafl.samples import make_data
 
 QUICK = ["data.dataset=synthetic", "data.devices=10", "model.name=mlp"]
 

@@ -11,8 +11,8 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from cabafl import Experiment, UserError, load_experiment, resume, simulate
-from cabafl.assembly import make_data, with_given
 from cabafl.lifecycle.stopping import Paused
+from cabafl.samples import make_data, with_given
 from tests.cli.program import cabafl
 
 DRAW = np.random.default_rng(3)

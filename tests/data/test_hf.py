@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from cabafl import simulate
-from cabafl.assembly import make_data
 from cabafl.config import load_experiment
 from cabafl.data import HubOptions, hf, load
 from cabafl.errors import UserError
+from cabafl.samples import make_data
 
 datasets = pytest.importorskip("datasets", reason="the package datasets (extra hf) is not installed")
 datasets.disable_progress_bars()

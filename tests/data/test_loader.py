@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from cabafl import simulate
-from cabafl.assembly import assemble, make_data, make_server_task
+from cabafl.assembly import assemble, make_server_task
 from cabafl.config import load_experiment
 from cabafl.data.arrays import moments
 from cabafl.errors import UserError
+from cabafl.samples import make_data
 
 SETTINGS = ["model.name=mlp", "data.min_samples=1", "fleet.slots=2", "run.virtual_time=30", "run.workers=0"]
 DEVICES = 4

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from cabafl.assembly import make_data, make_server_task
+from cabafl.assembly import make_server_task
 from cabafl.config import load_experiment
 from cabafl.data import load
 from cabafl.errors import UserError
+from cabafl.samples import make_data
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 RNG = np.random.default_rng(5)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from cabafl.assembly import assemble, make_data, make_server_task
+from cabafl.assembly import assemble, make_server_task
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.dataset import Dataset, Partition
 from cabafl.deployment.device import participant as module
@@ -23,6 +23,7 @@ from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, 
 from cabafl.errors import UserError
 from cabafl.learning.dp import epsilon_of
 from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
+from cabafl.samples import make_data
 
 DEVICES, WHO = 5, 3
 SETTINGS = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cabafl.assembly import assemble, assemble_server, make_data
+from cabafl.assembly import assemble, assemble_server
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.dataset import Dataset, Partition, Split
 from cabafl.errors import UserError
@@ -18,6 +18,7 @@ from cabafl.recording.metrics import over_devices
 from cabafl.recording.scale import ACCURACY, MetricInfo
 from cabafl.reporting.report import build_report
 from cabafl.reporting.runs import load_runs
+from cabafl.samples import make_data
 
 QUICK = ["data.dataset=synthetic", "data.devices=12", "fleet.slots=3", "model.name=mlp", "run.virtual_time=40"]
 QUICK += ["method.name=fedavg", "run.workers=0", "run.evaluate_every=10", "training.learning_rate=0.1"]

@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cabafl.assembly import assemble, make_data
+from cabafl.assembly import assemble
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.learning.spec import TaskSpec
+from cabafl.samples import make_data
 
 BASE = ["data.dataset=synthetic", "data.devices=10"]  # 32 numbers, 10 classes
 WRONG = [

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from cabafl import UserError, load_experiment, load_model, simulate
-from cabafl.assembly import load_data
 from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Paused
 from cabafl.recording.folder import read_metrics
+from cabafl.samples import load_data
 from tests.runs import settings
 
 

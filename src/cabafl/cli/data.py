@@ -73,10 +73,10 @@ def show(
     ] = None,
 ) -> None:
     """Draw how many samples of each class each device holds."""
-    from cabafl.assembly import make_data
     from cabafl.config import load_experiment
     from cabafl.reporting.figure_file import figure_path
     from cabafl.reporting.partition import class_counts, draw_partition
+    from cabafl.samples import make_data
 
     path = figure_path(out or Path(f"partition-{re.sub(r'[^0-9A-Za-z_.-]+', '-', name)}.png"))
     experiment = load_experiment(None, [*(settings or []), f'data.dataset="{name}"'])

@@ -11,7 +11,7 @@ from cabafl.comparison.sweep import plan_sweep
 from cabafl.comparison.variants import method_variants
 from cabafl.config import Experiment
 from cabafl.errors import UserError
-from cabafl.execution.choice import worker_count
+from cabafl.execution.starting import worker_count
 from cabafl.files import write_atomic
 from cabafl.names import is_given
 from cabafl.reporting.report import ReportPaths, build_report

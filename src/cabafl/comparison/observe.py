@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cabafl.assembly import make_data, make_task
+from cabafl.assembly import make_task
 from cabafl.config import Experiment
 from cabafl.data.dataset import Dataset, Partition, Split
 from cabafl.data.partition import make_partition
@@ -21,6 +21,7 @@ from cabafl.learning.task import Task
 from cabafl.learning.training import LocalTraining, train
 from cabafl.methods.base import Objective
 from cabafl.rng import rng, seed64
+from cabafl.samples import make_data
 
 Floats = npt.NDArray[np.float64]
 PARTS = 5  # unbalanced parts, besides the balanced one

@@ -272,8 +272,12 @@ class Engine(ABC):
 
     # Accounting and shared rules
 
-    def _book_dispatch(self, device: int, weights: Weights, correction: Weights | None) -> int | None:
+    def _book_dispatch(
+        self, device: int, weights: Weights, correction: Weights | None, objective: Objective
+    ) -> int | None:
         """Counts a dispatch and returns the number of the new job; None if ``max_dispatches`` is reached."""
+        if objective is not PLAIN:
+            self._check_objective(objective)
         ledger = self.ledger
         number = ledger.dispatches
         if number >= self._most:

@@ -143,9 +143,7 @@ class VirtualEngine(Engine):
         correction: Weights | None = None,
     ) -> int | None:
         """See `Server.dispatch`. The result of a job that is held is computed when it is fetched."""
-        if objective is not PLAIN:
-            self._check_objective(objective)
-        number = self._book_dispatch(device, weights, correction)
+        number = self._book_dispatch(device, weights, correction, objective)
         if number is None:
             return None
         objective = objective if self.schedule is None else self._scheduled(objective)

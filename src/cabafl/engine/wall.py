@@ -71,9 +71,7 @@ class WallEngine(OperatedEngine):
         correction: Weights | None = None,
     ) -> int | None:
         """See `Server.dispatch`."""
-        if objective is not PLAIN:
-            self._check_objective(objective)
-        number = self._book_dispatch(device, weights, correction)
+        number = self._book_dispatch(device, weights, correction, objective)
         if number is None:
             return None
         objective = objective if self.schedule is None else self._scheduled(objective)

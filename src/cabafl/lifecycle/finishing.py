@@ -13,7 +13,7 @@ from cabafl.errors import UserError
 from cabafl.execution.inline import InlineWorkers
 from cabafl.files import Busy, write_atomic
 from cabafl.lifecycle.ending import REQUEST
-from cabafl.lifecycle.origin import check_data, find_modules
+from cabafl.lifecycle.origin import check_data
 from cabafl.lifecycle.run import Listener, experiment_text
 from cabafl.lifecycle.simulate import Audience, carry_out, check_simulation
 from cabafl.recording.folder import EXPERIMENT, SUMMARY, RunFolder
@@ -39,7 +39,6 @@ def finish(path: str | Path, listener: Listener | None = None) -> dict[str, Any]
     """
     path = Path(path)
     check_simulation(path)
-    find_modules(path)
     experiment = load_experiment(path / EXPERIMENT)
     while not (path / SUMMARY).exists():
         try:

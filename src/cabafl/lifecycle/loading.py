@@ -14,7 +14,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from cabafl.assembly import load_data
 from cabafl.checked import make_method
 from cabafl.config import load_experiment
 from cabafl.data.dataset import network_inputs
@@ -26,6 +25,7 @@ from cabafl.learning.task import FlatModel
 from cabafl.lifecycle.run import experiment_text
 from cabafl.methods.base import Weights
 from cabafl.recording.folder import BEST_MODEL, EXPERIMENT, MODEL, RAW_MODEL, SUMMARY, TASK
+from cabafl.samples import load_data
 
 Which = Literal["result", "raw", "best"]
 ATTEMPTS = 3  # a run that is going on may replace its checkpoint while it is being read

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, with_given
+from cabafl.assembly import SimulationParts, announce, assemble, engine_setup
 from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, LENGTH_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
@@ -30,6 +30,7 @@ from cabafl.lifecycle.stopping import Paused
 from cabafl.recording.environment import environment
 from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import EXPERIMENT, JOURNAL, METRICS, SUMMARY, RunFolder
+from cabafl.samples import with_given
 from cabafl.toml import experiment_toml
 
 if TYPE_CHECKING:
@@ -139,8 +140,7 @@ def resume(
 
     Args:
         path: The run folder.
-        listener: See `simulate`.
-        warn: See `simulate`.
+        listener, warn: See `simulate`.
         settings: How to carry out the rest (``run.workers=4``), and when it ends (``run.virtual_time=24000``); other
             settings are refused.
         until: See `simulate`. A run that is past this time already stops at once.
@@ -151,15 +151,12 @@ def resume(
 
     Raises:
         UserError: If the folder holds no simulation that can be continued, or another process is writing to it.
-        RunStopped: See `simulate`.
-        Stopped: See `simulate`.
-        Paused: See `simulate`.
+        RunStopped, Stopped, Paused: See `simulate`.
     """
     path = Path(path)
     _check_until(until, path)
     check_simulation(path)
     _check_settings(settings)
-    find_modules(path)
     experiment, given = with_given(load_experiment(path / EXPERIMENT, settings), data)
     extends = changes_length(load_experiment(path / EXPERIMENT), experiment)
     if (path / SUMMARY).exists() and not extends:
@@ -207,7 +204,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def check_simulation(path: Path) -> None:
-    """Raises `UserError` if the folder does not hold a simulation."""
+    """Raises `UserError` if the folder does not hold a simulation. Modules that it names are found from now on."""
     if not (path / EXPERIMENT).exists():
         raise UserError(f"{path}: not a run folder (it has no {EXPERIMENT})")
     if (path / JOURNAL).exists():
@@ -215,6 +212,7 @@ def check_simulation(path: Path) -> None:
             f"{path}: a run on real devices; continue it with `cabafl deploy server` or `cabafl deploy local`, end it "
             "with `cabafl deploy stop`"
         )
+    find_modules(path)
 
 
 def _check_settings(settings: Sequence[str]) -> None:

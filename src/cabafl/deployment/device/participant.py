@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cabafl.assembly import hub_options, make_data
 from cabafl.config import Experiment
 from cabafl.data.dataset import Partition, Split
 from cabafl.data.loader import Loader, read_own
@@ -30,6 +29,7 @@ from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Control, Task, TrainingResult
 from cabafl.learning.training import Cancelled
 from cabafl.names import is_function
+from cabafl.samples import hub_options, make_data
 
 SELF = 0  # this device's number in a partition of one
 QUESTIONS = "state/questions.json"  # in the device's folder
