@@ -188,6 +188,19 @@ def test_an_interrupted_run_is_finished_at_its_checkpoint_and_can_go_on(tmp_path
     same_bytes(tmp_path / "whole", folder)
 
 
+def test_the_command_finishes_a_run_of_another_process(tmp_path: Path) -> None:
+    """In a process that has not imported the method, whose objects are in the checkpoint."""
+    folder = tmp_path / "run"
+    with pytest.raises(Paused):
+        simulate(load_experiment(None, settings("cabafl", "run.workers=0")), folder, until=30)
+    command = [sys.executable, "-m", "cabafl", "finish", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "final accuracy (%)" in done.stdout
+    assert f"Learning curve: {folder}/curve.png" in done.stdout.replace("\n", "")
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "this run is already complete." in again.stdout
+
+
 def test_a_running_run_is_finished_where_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "cabafl", "run", *settings("fedavg", "run.virtual_time=1e9"), "--out", str(folder)]

@@ -28,7 +28,8 @@ MORE = ["method.name=fedavg", "run.virtual_time=60", "run.workers=0"]
 def write_data(path: Path, seed: int = 1) -> None:
     x = np.random.default_rng(seed).random((100, 4), dtype=np.float32)
     y = (x[:, 0] > 0.5).astype(int)
-    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    users = np.arange(100) % 4
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y, user_train=users, user_test=users)
 
 
 def test_a_run_is_resumed_from_another_folder(tmp_path: Path) -> None:
@@ -45,11 +46,13 @@ def test_a_run_is_resumed_from_another_folder(tmp_path: Path) -> None:
     same_bytes(tmp_path / "whole", tmp_path / "run")
 
 
-def test_changed_samples_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_changed_samples_are_refused(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With workers, which move the samples to shared memory, as without."""
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path / "mine.npz")
     with pytest.raises(Paused):
-        simulate(load_experiment(None, [*SETTINGS, *MORE, "model.name=mlp"]), "run", until=20)
+        simulate(load_experiment(None, [*SETTINGS, *MORE, "model.name=mlp", f"run.workers={workers}"]), "run", until=20)
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     write_data(tmp_path / "mine.npz", seed=2)
     for go_on in (resume, finish):

@@ -62,10 +62,10 @@ def _ask(path: Path) -> None:
 
 def _end_here(experiment: Experiment, folder: RunFolder, listener: Listener | None) -> None:
     """Goes to the checkpoint and no further."""
+    parts = assemble(experiment)  # first: a checkpoint contains objects of the method's module
+    check_data(folder.path, experiment, parts.task.dataset)
     checkpoint = load_checkpoint(folder.path, experiment_text(folder.path))
     if checkpoint is None:
         raise UserError(f"{folder.path}: has no checkpoint yet; accepted: a run that was stopped, or `cabafl resume`")
-    parts = assemble(experiment)
-    check_data(folder.path, experiment, parts.task.dataset)
     folder.rewind(checkpoint.positions)
     carry_out(parts, InlineWorkers().for_task(parts.task), Audience(folder, listener), checkpoint, end="finish")

@@ -118,11 +118,12 @@ def simulate(
     with _one_thread(), open_executor(experiment, warn) as workers:
         parts = assemble(experiment, given)
         announce(parts.method, warn)
+        begins = {} if out is None else origin(parts.task.dataset)  # before the workers get the samples
         executor = workers.for_task(parts.task)
         folder = None
         if out is not None:
             toml = experiment_toml(experiment, make_method(experiment).parameters)
-            about = environment(VirtualEngine.clock, parts.task.goal.metrics[0].info) | origin(parts.task.dataset)
+            about = environment(VirtualEngine.clock, parts.task.goal.metrics[0].info) | begins
             folder = RunFolder.create(Path(out), toml, about, parts.task.spec.model_dump_json(indent=2))
         return carry_out(parts, executor, Audience(folder, listener, warn), until=until)
 
