@@ -21,6 +21,7 @@ from cabafl.engine.virtual import VirtualEngine
 from cabafl.execution.base import FeatureJob, Interrupt
 from cabafl.recording.events import Event
 from tests.deployment.bed import Bed, bed, check_that_every_job_ends_once
+from tests.engine.test_wall import result
 from tests.scripted import ScriptedExecutor, timetable
 
 if find_mosquitto() is None:
@@ -48,6 +49,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         ("cabafl", ["method.m=2", "method.k=2"]),
         ("fedasync", []),
         ("fedavg", []),
+        ("scaffold", []),
         ("evenkeel", ["method.groups=2", "run.average=polynomial"]),  # grouped by features of real devices
     ],
 )
@@ -129,7 +131,7 @@ def simulated(run: Path, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     object.__setattr__(devices, "collection_seconds", lambda: np.full(len(recording.sizes), next(later)))
     made: list[Event] = []
     executor = Recorded(
-        {job: given.weights for job, given in recording.arrived.items()}, [given.rows for given in recording.gathered]
+        {job: result(given) for job, given in recording.arrived.items()}, [given.rows for given in recording.gathered]
     )
     parts = assemble_server(load_experiment(run / "experiment.toml"), len(recording.sizes))
     setup = engine_setup(parts, executor, made.append, recording.seconds)

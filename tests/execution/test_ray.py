@@ -20,9 +20,9 @@ from cabafl import simulate
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.execution.base import EvaluateJob
-from cabafl.execution.ray_cluster import Node, RayExecutor, gpu_share, import_ray
+from cabafl.execution.ray_cluster import INLINE_BYTES, Node, RayExecutor, gpu_share, import_ray
 from cabafl.learning.task import TrainingResult
-from tests.execution.test_pool import alive
+from tests.execution.test_pool import EVERYTHING, alive
 from tests.runs import METHODS, same_bytes, settings
 
 needs_ray = pytest.mark.skipif(
@@ -86,6 +86,14 @@ def test_nodes_must_have_the_same_versions() -> None:
         executor._check_versions(actor, Node("elsewhere", "0", "1"))
 
 
+def test_large_corrections_go_through_the_object_store() -> None:
+    executor = RayExecutor(MagicMock(), 1)
+    small, large = np.zeros(10, dtype=np.float32), np.zeros(INLINE_BYTES, dtype=np.float32)
+    assert executor._correction_argument(None) is None
+    assert executor._correction_argument(small) is small
+    assert executor._correction_argument(large) is executor._ray.put.return_value
+
+
 @pytest.mark.parametrize("wrap", [TrainingResult, np.asarray])
 def test_results_do_not_stay_in_the_object_store(wrap: Callable[[npt.NDArray[np.float32]], Any]) -> None:
     stored = np.ones(3, dtype=np.float32)
@@ -114,7 +122,7 @@ def test_actors_share_gpus_evenly() -> None:
 
 
 @needs_ray
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, EVERYTHING])
 def test_same_bytes_as_without_ray(ray: Any, method: str, tmp_path: Path) -> None:
     run(tmp_path / "inline", "run.workers=0", method=method)
     run(tmp_path / "ray", "run.executor=ray", "run.workers=2", method=method)

@@ -51,6 +51,23 @@ def test_two_steps() -> None:
     assert method.sent.keys() == method.in_flight.keys(), "c is remembered for jobs in flight only"
 
 
+@pytest.mark.parametrize(("step", "factor"), [("full", 1.0), ("share", 2 / 5)])
+def test_how_far_the_variate_of_the_server_follows(step: Any, factor: float) -> None:
+    made = World(
+        FedAC(FedACParameters(buffer=2, variate_step=step)),
+        fleet([1.0, 1.0, 9.0, 9.0, 9.0]),
+        lambda job: TrainingResult(job.weights + vector(0.1, 0.2), steps=2),
+        initial=vector(0, 0),
+        slots=2,
+        limits=Limits(seconds=1.0),
+        learning_rate=0.1,
+        picks=[0, 1, 2, 3, 4],
+    ).run()
+    method = made.engine.method
+    assert isinstance(method, FedAC)
+    np.testing.assert_allclose(method.variates.common, np.array([-0.5, -1.0]) * factor, rtol=1e-5)
+
+
 @pytest.mark.parametrize(("fresh", "share"), [("one", 0.5), ("floor", 0.1 / 1.1)])
 def test_a_fresh_upload_weighs_one_or_the_floor(fresh: Any, share: float) -> None:
     """Device 0 was sent the present model; device 1 an earlier one, and agrees fully with what happened since."""

@@ -123,3 +123,17 @@ def test_lost_devices_stay_untried_and_their_slots_are_filled_at_the_next_tick()
 
 def test_it_needs_losses() -> None:
     assert Pisces(PiscesParameters()).needs() == Needs(training_loss=True)
+
+
+def test_scores_by_the_mean_loss() -> None:
+    made = world(
+        PiscesParameters(utility="loss"),
+        [1.0],
+        1.5,
+        lambda job: TrainingResult(job.weights, 0.5 if job.objective.report_loss else None),
+        sizes=[40],
+    ).run()
+    method = made.engine.method
+    assert isinstance(method, Pisces)
+    assert method.score(0) == 20.0
+    assert not made.executor.trained[0].objective.report_square

@@ -5,7 +5,8 @@ import pytest
 
 from cabafl.engine.core import Limits
 from cabafl.fleet import Absence, Faults
-from cabafl.methods.port import PORT, PORTParameters
+from cabafl.methods.port import PORT, PORTParameters, Waiting
+from cabafl.methods.vectors import update
 from tests.methods.staged import staged
 from tests.scripted import World, fleet, timetable, vector
 
@@ -79,3 +80,28 @@ def test_without_weights_samples_alone_decide() -> None:
     ).run()
     assert sorted(made.publications()[0].facts["weights"]) == pytest.approx([0.25, 0.75])
     assert made.published[0] == pytest.approx(0.25 * 1 + 0.75 * 2)
+
+
+def test_agreement_with_recent_movement() -> None:
+    """The two last steps went along the first axis; a stale update against it weighs less, a fresh one in full."""
+    method = PORT(PORTParameters(movement="recent", staleness_weight=0))
+    method.model, method.past = vector(2, 0), [vector(0, 0), vector(1, 0)]
+    entry = Waiting(0, 10, 0, vector(2, 5), vector(1, 5))
+    against = update(entry.sent, entry.trained, 2)
+    assert method._agreement(entry, against, 2) == -1.0
+    assert method._agreement(entry, against, 1) == 1.0
+    assert PORT(PORTParameters()).parameters.movement == "start"
+
+
+def test_recent_movement_is_that_of_two_steps() -> None:
+    made = World(
+        PORT(PORTParameters(buffer=1, movement="recent")),
+        fleet([1.0]),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=1,
+        limits=Limits(seconds=3.5),
+    ).run()
+    method = made.engine.method
+    assert isinstance(method, PORT)
+    assert [float(model[0]) for model in [*method.past, method.model]] == [1.0, 2.0, 3.0]

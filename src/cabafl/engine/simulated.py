@@ -1,13 +1,12 @@
 """The job of a simulated device, and what happens to it in virtual time."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from cabafl.engine.core import Flight
-from cabafl.execution.base import TrainJob
 from cabafl.fleet import Fleet
 from cabafl.methods.base import Weights
 
@@ -42,11 +41,6 @@ class SimulatedFlight(Flight):
     def end(self) -> float:
         """When it ends, or the part of it that is under way."""
         return self.since + self.seconds
-
-    def training(self, flipped: bool) -> TrainJob:
-        """What an executor has to compute."""
-        objective = self.objective if self.epochs is None else replace(self.objective, epochs=self.epochs)
-        return TrainJob(self.number, self.device, self.weights, objective, flipped, self.correction)
 
     def stop_early(self, now: float, fleet: Fleet, epochs: int) -> bool:
         """Ends the training with the running one of ``epochs`` epochs; False if that is the last one, or over. Epochs

@@ -7,6 +7,7 @@ are computed in parallel while the clock waits for the earliest one.
 """
 
 import heapq
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -18,7 +19,7 @@ from cabafl.engine.defence import SIMULATED
 from cabafl.engine.gathering import Gatherer, Gathering
 from cabafl.engine.idle import IdleMeter
 from cabafl.engine.simulated import Kind, SimulatedFlight, corrupted
-from cabafl.execution.base import Interrupt
+from cabafl.execution.base import Interrupt, TrainJob
 from cabafl.fleet import FINE, Fate, Faults, Fleet
 from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
@@ -157,8 +158,8 @@ class VirtualEngine(Engine):
         if objective.hold:
             upload = self.fleet.transfer(device)
             seconds, joules = seconds - upload[0], joules - upload[1]
-        job = number, device, slot, version, weights, objective, correction
-        flight = SimulatedFlight(*job, now, False, False, False, None, seconds, joules, fate.corrupt)
+        flight = SimulatedFlight(number, device, slot, version, weights, objective, correction, now)
+        flight.seconds, flight.joules, flight.corrupt = seconds, joules, fate.corrupt
         self.flights[number] = flight
         end = now + seconds
         if fate is FINE and self._timeout is None and end < FOREVER and not objective.hold:
@@ -192,8 +193,12 @@ class VirtualEngine(Engine):
         flight.needed = end < crash and end <= self.horizon and not (late or waits or flight.corrupt)
 
     def _submit_training(self, flight: SimulatedFlight, end: float) -> None:
-        flipped = self.attack is not None and flight.device in self.attack.flips_labels
-        flight.ticket = self.executor.submit(flight.training(flipped), end)
+        device, objective = flight.device, flight.objective
+        if flight.epochs is not None:
+            objective = replace(objective, epochs=flight.epochs)
+        flipped = self.attack is not None and device in self.attack.flips_labels
+        training = TrainJob(flight.number, device, flight.weights, objective, flipped, flight.correction)
+        flight.ticket = self.executor.submit(training, end)
 
     def _order_finish(self, flight: SimulatedFlight) -> None:
         """The job ends with the running epoch. A device that would have crashed after that does not."""

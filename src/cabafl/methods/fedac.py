@@ -8,8 +8,8 @@ Devices correct their gradients as in SCAFFOLD, by c - c_k (`variates`). When th
 
 The paper was not available: this follows its abstract and two ports. Open are whether gradients are corrected in every
 step (here: yes, the abstract speaks of the stochastic gradient) or once after training (the ports), what a fresh upload
-weighs (``fresh``: one port has 1, the other the floor), and the constants, which are those of one port. c has no factor
-|S|/N, unlike SCAFFOLD's.
+weighs (``fresh``: one port has 1, the other the floor), and the constants, which are those of one port. c moves by the
+whole mean change, as in the ports; ``variate_step = "share"`` has SCAFFOLD's factor M / N.
 """
 
 from dataclasses import dataclass
@@ -38,6 +38,9 @@ class FedACParameters(Parameters):
     floor: float = Field(0.1, gt=0, le=1, description="least agreement that counts")
     fresh: Literal["one", "floor"] = Field(
         "one", description="agreement of an upload during which the server has not moved: one | floor"
+    )
+    variate_step: Literal["full", "share"] = Field(
+        "full", description="how far c follows the mean change of the devices' variates: full | share (M / N of it)"
     )
 
 
@@ -99,7 +102,8 @@ class FedAC(SlotMethod):
         ahead = p.beta1 * self.momentum + (1 - p.beta1) * mean
         step = p.server_lr * ahead / (np.sqrt(self.squares) + EPSILON)
         self.model = stepped(self.model, step, [entry.trained for entry in buffer], weights)
-        self.variates.move(weighted_sum([entry.change for entry in buffer], weights))
+        share = 1.0 if p.variate_step == "full" else len(buffer) / len(server.sizes)
+        self.variates.move(share * weighted_sum([entry.change for entry in buffer], weights))
         server.publish(self.model, devices=[entry.device for entry in buffer], weights=weights)
 
     def _agreement(self, entry: Corrected, delta: Floats) -> float:

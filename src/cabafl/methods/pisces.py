@@ -8,13 +8,14 @@ The server acts every ``tick`` seconds. With b the lag bound:
              tried devices of highest n_k * sqrt(square_loss_k) * (1 + mean of the last five stalenesses)^-beta
 
 A device of which no duration is known counts ``first_latency``. A device whose upload waits is not chosen. The authors'
-program scores by the mean of batch losses; squares of the samples' losses follow Oort, which it names as its source.
-Its filter of outliers, off by default, is omitted. Statistics of batch normalisation are averaged with these weights.
+program scores by the mean loss instead of the root (``utility = "loss"``); squares of the samples' losses follow Oort,
+which it names as its source. Its filter of outliers, off by default, is omitted. Statistics of batch normalisation are
+averaged with these weights.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -35,6 +36,9 @@ class PiscesParameters(Parameters):
     explore_decay: float = Field(0.98, gt=0, le=1, description="factor on that share after each choice")
     explore_min: float = Field(0.3, ge=0, le=1, description="lower bound of that share")
     first_latency: float = Field(180.0, gt=0, description="seconds a device counts before its first upload")
+    utility: Literal["square", "loss"] = Field(
+        "square", description="what makes data informative: square: root of the mean squared loss | loss: mean loss"
+    )
     lag_bound: int | None = Field(None, ge=1, description="b, lag that steps are spaced for; default: the slots")
 
 
@@ -64,7 +68,7 @@ class Pisces(Method):
         self.arrived: list[Arrival] = []
         self.seconds: dict[int, float] = {}  # duration of each device's last job
         self.lags: dict[int, list[int]] = {}  # last stalenesses of each device that was tried
-        self.quality: dict[int, float] = {}  # n_k * sqrt(square_loss_k)
+        self.quality: dict[int, float] = {}  # n_k times how large its losses were
         self.ticks = 0
         self.stepped_at = 0  # tick of the last step
 
@@ -93,7 +97,9 @@ class Pisces(Method):
         job, device = upload.job, self.running.pop(upload.job.number)
         self.arrived.append(Arrival(device, upload.samples, job.version, job.weights, upload.weights))
         self.seconds[device] = upload.duration
-        self.quality[device] = upload.samples * math.sqrt(upload.square_loss or 0.0)
+        square = self.parameters.utility == "square"
+        loss = math.sqrt(upload.square_loss or 0.0) if square else upload.loss or 0.0
+        self.quality[device] = upload.samples * loss
         self.lags[device] = [*self.lags.get(device, ()), server.version - job.version][-REMEMBERED:]
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
@@ -131,8 +137,10 @@ class Pisces(Method):
             return
         untried = [device for device in idle if device not in self.lags]
         tried = [device for device in idle if device in self.lags]
+        square = self.parameters.utility == "square"
+        objective = Objective(report_loss=not square, report_square=square)
         for device in self.choose(server, free, tried, untried):
-            job = server.dispatch(device, self.model, objective=Objective(report_square=True))
+            job = server.dispatch(device, self.model, objective=objective)
             if job is not None:
                 self.running[job] = device
 

@@ -7,11 +7,13 @@ When the buffer holds M uploads, with S the staleness bound:
     x_k = n_k / sum of n * (b (cos_k + 1) / 2 + a S / (S + staleness_k));   p = x / sum of x
     W <- W + sum of p_k * Delta_k
 
-A lost job is not waited for. If all x_k are 0, samples alone decide. The authors' framework compares with the model of
-two rounds ago if the staleness is above 1; its comment means the device's own start, which is what is done here.
+A lost job is not waited for. If all x_k are 0, samples alone decide. The comment in the authors' framework means the
+movement since the device's own start, as above; its code looks at the last two steps instead, and takes cos_k = 1 up to
+a staleness of 1 (``movement = "recent"``).
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
@@ -29,6 +31,9 @@ class PORTParameters(Parameters):
     bound: int = Field(10, ge=1, description="S, staleness beyond which a device must upload what it has")
     staleness_weight: float = Field(3.0, ge=0, description="a, weight of freshness")
     similarity_weight: float = Field(1.0, ge=0, description="b, weight of agreement with the server's movement")
+    movement: Literal["start", "recent"] = Field(
+        "start", description="the server's movement: start: since the device's start | recent: in the last two steps"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class PORT(SlotMethod):
         """Starts with an empty buffer."""
         self.size = default_buffer(server, self.parameters.buffer)
         self.buffer: list[Waiting] = []
+        self.past = [self.model, self.model]  # before the last two steps
 
     def receive(self, server: Server, upload: Upload) -> None:
         """Keeps the upload, and makes a step if nobody is waited for."""
@@ -84,6 +90,7 @@ class PORT(SlotMethod):
         updates = [update(entry.sent, entry.trained, server.trainable) for entry in buffer]
         weights = self.weights(server, buffer, updates)
         step = weighted_sum(updates, weights)
+        self.past = [self.past[1], self.model]
         self.model = stepped(self.model, step, [entry.trained for entry in buffer], weights)
         server.publish(self.model, devices=[entry.device for entry in buffer], weights=weights)
 
@@ -91,9 +98,16 @@ class PORT(SlotMethod):
         """p_k."""
         p, shares = self.parameters, []
         for entry, delta in zip(buffer, updates, strict=True):
-            freshness = p.bound / (p.bound + server.version - entry.version)
-            likeness = (agreement(self.model, entry.sent, delta) + 1) / 2
+            staleness = server.version - entry.version
+            freshness = p.bound / (p.bound + staleness)
+            likeness = (self._agreement(entry, delta, staleness) + 1) / 2
             shares.append(entry.samples * (p.similarity_weight * likeness + p.staleness_weight * freshness))
         if not plain_sum(shares) > 0:
             shares = [float(entry.samples) for entry in buffer]
         return [share / plain_sum(shares) for share in shares]
+
+    def _agreement(self, entry: Waiting, delta: Floats, staleness: int) -> float:
+        """cos_k."""
+        if self.parameters.movement == "start":
+            return agreement(self.model, entry.sent, delta)
+        return agreement(self.model, self.past[0], delta) if staleness > 1 else 1.0
