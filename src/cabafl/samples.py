@@ -31,12 +31,16 @@ def with_given(experiment: Experiment, given: Any) -> tuple[Experiment, Dataset 
         return experiment, None
     if not is_given(section.dataset) and "dataset" in section.model_fields_set:
         raise UserError(f"data.dataset = {section.dataset!r}: data are handed in, too; accepted: given, or no data")
-    dataset = dataset_from(given, hub_options(section), lambda reason: UserError(f"data: cannot be used: {reason}"))
+    dataset = dataset_from(given, hub_options(section), _given_error)
     name = given_name(dataset)
     if section.dataset.startswith(f"{GIVEN}:") and section.dataset != name:
         raise UserError(f"data: {name}, but the run has {section.dataset}; accepted: the data that it began with")
     named = section.model_copy(update={"dataset": name})
     return experiment.model_copy(update={"data": named}), dataset
+
+
+def _given_error(reason: object) -> UserError:
+    return UserError(f"data: cannot be used: {' '.join(str(reason).split())}")
 
 
 def hub_options(section: DataSection) -> data.HubOptions:

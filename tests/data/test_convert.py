@@ -182,6 +182,10 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["t.csv", "--label", "mood", "--features", "heat,city"],
         "column 'city' has text or dates (such as",
     ),
+    "label as input": (
+        ["t.csv", "--label", "score", "--features", "heat,score"],
+        "column 'score' is to be learned and an",
+    ),
     "text target": (["t.csv", "--label", "heat,mood"], "column 'mood' has text or dates"),
     "text number": (["t.csv", "--label", "mood", "--numbers"], "column 'mood' has text or dates"),
     "fractional user": (["t.csv", "--label", "mood", "--user", "heat"], "column 'heat' has fractional numbers"),
@@ -198,6 +202,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "stride": (["t.csv", "--label", "mood", "--stride", "3"], "--stride = 3: needs --window"),
     "long window": (["t.csv", "--label", "mood", "--window", "99"], "no training window of 99 steps with one label"),
+    "time with gaps": (
+        ["gaps.csv", "--label", "mood", "--features", "count", "--window", "1", "--time", "heat"],
+        "missing val",
+    ),
     "no time": (["t.csv", "--label", "mood", "--window", "2", "--time", "at"], "there is no column 'at'"),
     "size of a table": (["t.csv", "--label", "mood", "--size", "3x3"], "--size: only for folders of pictures"),
     "size": (["in", "--size", "3"], "--size = '3': accepted: width x height in pixels, e.g. 32x32"),

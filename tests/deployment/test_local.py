@@ -158,3 +158,33 @@ def test_ctrl_c_and_the_same_command_continues(tmp_path: Path) -> None:
     again = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert "already complete" in again.stdout
     assert not processes_of(out)
+
+
+OWN_DATA = """
+import numpy as np
+
+
+def load(device):
+    draw = np.random.default_rng(99 if device is None else device)
+    y = draw.integers(0, 3, 40)
+    return (draw.random((40, 5)) + y[:, None]).astype(np.float32), [("low", "fair", "high")[each] for each in y]
+"""
+
+
+def test_the_users_own_function_is_the_data_of_server_and_devices(tmp_path: Path) -> None:
+    (tmp_path / "my_readings.py").write_text(OWN_DATA)
+    settings = ["data.dataset=my_readings:load", "data.partition=natural", "model.name=mlp", "run.max_dispatches=8"]
+    command = [sys.executable, "-P", "-m", "cabafl", "deploy", "local", *settings]
+    done = subprocess.run(
+        [*command, "--devices=3", "--time-scale=60", "--out=here"],
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "my_readings:load: 40 test samples; the devices bring their own to train on" in done.stderr
+    assert "joins samples=40" in done.stderr
+    assert json.loads((tmp_path / "here" / "run" / "summary.json").read_text())["uploads"] == 8

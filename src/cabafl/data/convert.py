@@ -71,7 +71,10 @@ def convert(source: Path, out: Path, how: Conversion) -> Converted:
     if not source.exists():
         raise UserError(f"{source}: not found; accepted: a folder of pictures, or a table ({', '.join(TABLES)})")
     notes: list[str] = []
-    arrays = _pictures(source, how) if source.is_dir() else _table(source, how, notes)
+    try:
+        arrays = _pictures(source, how) if source.is_dir() else _table(source, how, notes)
+    except OSError as error:  # e.g. a folder without read permission
+        raise corrupt(source, error) from None
     dataset = dataset_of("npz", arrays, partial(corrupt, source))
     _write(out, _complete(arrays, dataset, how))
     users = len(np.unique(arrays["user_train"])) if "user_train" in arrays else 0

@@ -54,7 +54,7 @@ class Loader(NamedTuple):
 
     def error(self, reason: object) -> UserError:
         """The error for data that cannot be used."""
-        return UserError(f"{self.key} = {self.name!r}: cannot be used: {one_line(reason)}")
+        return UserError(f"{self.key} = {self.name!r}: cannot be used: {' '.join(str(reason).split())}")
 
     def call(self, *arguments: int | None) -> Any:
         """What the function returns; raises `UserError` if it fails."""
@@ -188,9 +188,8 @@ def _takes_device(function: Function) -> bool:
 
 def _reason(error: Exception) -> str:
     """The error, and where in the user's code it comes from."""
-    text = (
-        str(error) if isinstance(error, ImportError | AttributeError | OSError) else f"{type(error).__name__}: {error}"
-    )
+    plain = isinstance(error, ImportError | AttributeError | OSError)
+    text = one_line(error if plain else f"{type(error).__name__}: {error}")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     own = [frame for frame in frames if "importlib" not in frame.filename]
     return f"{text} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else text

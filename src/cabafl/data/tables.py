@@ -37,6 +37,9 @@ def table_arrays(frame: "pd.DataFrame", columns: Columns, complain: Complaint) -
         if name not in frame.columns:
             known = list(map(str, frame.columns))
             raise complain(f"there is no column {name!r}{nearest(name, known)}; found: {', '.join(known)}")
+    both = next((name for name in columns.features if name in label), None)
+    if both is not None:
+        raise complain(f"column {both!r} is to be learned and an input; accepted: one of both")
     features = list(columns.features) or feature_columns(frame, [*label, *columns.others, columns.user or ""])
     if not features:
         raise complain(f"no column with numbers is left for the inputs; found: {', '.join(map(str, frame.columns))}")
