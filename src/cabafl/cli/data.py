@@ -10,6 +10,7 @@ from rich.table import Table
 
 from cabafl.cli.arguments import Settings
 from cabafl.cli.console import console
+from cabafl.errors import UserError
 
 app = typer.Typer(help="List and download data sets, and draw how they are split.", no_args_is_help=True)
 
@@ -78,6 +79,8 @@ def show(
     path = figure_path(out or Path(f"partition-{re.sub(r'[^0-9A-Za-z_.-]+', '-', name)}.png"))
     experiment = load_experiment(None, [*(settings or []), f'data.dataset="{name}"'])
     dataset, partition = make_data(experiment)
+    if not dataset.has_classes:
+        raise UserError(f"{name}: the samples have no classes to draw (task.name = {experiment.task.name!r})")
     section = experiment.data
     sizes = partition.sizes
     counts = class_counts(partition, dataset.train.y.numpy(), dataset.classes)

@@ -85,7 +85,8 @@ class Job(State):
     """The model as it was sent."""
 
     objective: Objective = PLAIN
-    """How the device was told to train."""
+    """How the device was told to train; ``lr_scale`` includes the factor of ``training.schedule`` at its dispatch, so
+    do not pass it on to another job."""
 
 
 @dataclass(slots=True)
