@@ -246,5 +246,5 @@ def _check_samples(samples: Split, name: str, task: TaskSpec) -> None:
         raise UserError(f"data = {name!r}: {error}") from None
     if len(y) and learning.outputs(task.classes, y) != task.classes:
         raise UserError(f"data = {name!r}: targets of shape {tuple(y.shape)}; accepted: {task.classes} per sample")
-    if len(y) and not y.is_floating_point() and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
+    if len(y) and learning.targets in ("class", "tokens") and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
         raise UserError(f"data = {name!r}: labels from {y.min()} to {y.max()}; accepted: 0 to {task.classes - 1}")
