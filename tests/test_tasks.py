@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cabafl import Result, load_experiment, simulate
+from cabafl import Result, UserError, load_experiment, simulate
 from cabafl.comparison.tuning.metric import parse_metric
 from cabafl.recording.folder import read_metrics
+from cabafl.recording.scale import MetricInfo
 from cabafl.reporting.runs import load_runs
 
 EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
@@ -104,3 +105,22 @@ def test_a_search_follows_the_direction_of_the_metric(tmp_path: Path) -> None:
     assert reachable.score([rows], whole=True) <= 100
     assert not impossible.reached(impossible.score([rows], whole=True))
     assert impossible.score([rows], True) < impossible.score([rows[:1]], True)  # the better error is the better trial
+
+
+def test_a_metric_of_another_task_is_refused() -> None:
+    mse = MetricInfo("mse", more_is_better=False)
+    with pytest.raises(
+        UserError, match=r"--metric = 'accuracy': accepted: mse, or time_to_0.5, .* with any value of mse"
+    ):
+        parse_metric("accuracy", mse)
+
+
+def test_runs_can_be_judged_by_another_metric_of_the_task(tmp_path: Path) -> None:
+    result = run(
+        "classification", tmp_path / "run", "run.virtual_time=100", "task.metric=macro_f1", "task.metrics=top5"
+    )
+    assert list(result.metrics.columns[2:4]) == ["macro_f1", "loss"]
+    assert result.metrics.columns[-1] == "top5"
+    assert result.summary["best_macro_f1"] == result.metrics["macro_f1"].max()
+    [loaded] = load_runs(tmp_path / "run")
+    assert loaded.metric == MetricInfo("macro_f1", percent=True)

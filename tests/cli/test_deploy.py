@@ -140,6 +140,9 @@ def test_the_status_as_table_and_as_json(fleet: FleetFolder, monkeypatch: pytest
     assert "not [red] now" in shown
     assert "never" in shown
     assert json.loads(run("status", fleet.path, "--json")) == FOUND
+    mse = {"metric": {"name": "mse", "more_is_better": False, "percent": False}, "value": 0.51234}
+    (fleet.state / STATUS).write_text(json.dumps({**FOUND, **mse}))
+    assert "version 4, mse 0.5123, 9 uploads" in run("status", fleet.path)
 
 
 def test_a_status_that_is_damaged(fleet: FleetFolder) -> None:

@@ -188,6 +188,13 @@ def test_tasks_that_cannot_be_used(keys: dict[str, Any], message: str) -> None:
         names(**keys)
 
 
+def test_targets_that_a_task_learns() -> None:
+    Multilabel().check(torch.tensor([[0, 1], [1, 1]]))
+    Multilabel().check(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
+    NextToken().check(torch.zeros(3, 2, dtype=torch.int64))
+    Regression().check(torch.zeros(3, 2))
+
+
 @pytest.mark.parametrize(
     ("task", "y", "message"),
     [

@@ -6,14 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cabafl.cli.progress import Progress
+from cabafl.cli.run import summary_table
+from cabafl.config import load_experiment
 from cabafl.errors import UserError
+from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import read_metrics
 from cabafl.recording.scale import ACCURACY, MetricInfo, metric_info
+from cabafl.reporting.curve import draw_curve
 from cabafl.reporting.measures import measure
 from cabafl.reporting.report import build_report
 from cabafl.reporting.runs import Run, load_runs
 from cabafl.reporting.table import Table, tables
-from tests.reporting.sample_runs import write_run
+from tests.reporting.sample_runs import evaluations, write_run
 
 MSE = MetricInfo("mse", more_is_better=False)
 F1 = MetricInfo("micro_f1", percent=True)
@@ -110,3 +115,26 @@ def test_a_damaged_description_of_the_metric_is_refused(tmp_path: Path) -> None:
 )
 def test_targets(metric: MetricInfo, value: float, target: float, reached: bool) -> None:
     assert metric.reached(value, target) is reached
+
+
+def test_the_summary_on_the_terminal(tmp_path: Path) -> None:
+    runs = errors(tmp_path)
+    rows = dict(zip(*(column.cells for column in summary_table(runs[0].summary).columns), strict=True))
+    assert rows["final mse"] == "0.232"
+    assert rows["mse, best window of 10 versions"].startswith("0.6298 ± ")
+    assert not any("accuracy" in str(name) or "(%)" in str(name) for name in rows)
+
+
+def test_the_progress_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(load_experiment(None, ["run.virtual_time=10"]), enabled=True) as progress:
+        for row in evaluations([0.5, 0.25], metric=MSE):
+            progress(row._replace(averaged_value=0.125))
+    assert "mse 0.25  (averaged 0.125)" in capsys.readouterr().out
+    assert Evaluated(0.0, 0, 0.5, 1.0, 0, 0, 0, 0, 0, 0.0).columns[2] == "accuracy"
+
+
+@pytest.mark.parametrize("metric", [MSE, F1])
+def test_the_curve_of_a_run(metric: MetricInfo, tmp_path: Path) -> None:
+    rows = evaluations(np.linspace(0.9, 0.1, 21).tolist(), metric=metric)
+    draw_curve([row._replace(averaged_value=0.3) for row in rows], "a run", tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 5000

@@ -83,7 +83,7 @@ def show(
     dataset, partition = make_data(experiment)
     section = experiment.data
     sizes = partition.sizes
-    if not dataset.classes:
+    if not dataset.has_classes:
         raise UserError(
             f"{name}: has no classes to draw; its {len(partition)} devices have {sizes.min()} to {sizes.max()} samples"
         )

@@ -126,8 +126,8 @@ def _show_status(found: dict[str, Any]) -> None:
     from cabafl.recording.scale import metric_info
 
     now = time.time()
-    metric = metric_info(found["metric"])
-    value = "-" if found["value"] is None else f"{metric.text(found['value'])}{metric.unit}"
+    metric = metric_info(found.get("metric"))  # a server of an earlier version has written neither
+    value = "-" if found.get("value") is None else f"{metric.text(found['value'])}{metric.unit}"
     losses = ", ".join(f"{n} {reason}" for reason, n in found["losses"].items()) or "none"
     console.print(
         f"{found['method']}: {found['state']}, {found['seconds']:,.0f} s of {found['wall_time'] or '-'}; version "

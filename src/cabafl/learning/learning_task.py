@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from cabafl.names import TargetKind
@@ -51,7 +50,7 @@ class LearningTask:
 
     targets: ClassVar[TargetKind] = "numbers"
     """What the network is to predict for a sample: ``class`` (one of several, int64), ``numbers`` (float32, one or
-    several), ``labels`` (float32, 0 or 1 for each of several) or ``tokens`` (int64, one or one per step)."""
+    several), ``labels`` (0 or 1 for each of several) or ``tokens`` (int64, one or one per step)."""
 
     smooths: ClassVar[bool] = False
     """Whether `loss` takes ``label_smoothing``, for ``training.label_smoothing``."""
@@ -84,14 +83,14 @@ class LearningTask:
         """Raises ValueError if the network cannot learn such targets; the text says what is accepted."""
         found = f"{str(y.dtype).removeprefix('torch.')} of shape {tuple(y.shape)}"
         dimensions, floating = {
-            "class": ((1,), False),
-            "numbers": ((1, 2), True),
-            "labels": ((2,), True),
-            "tokens": ((1, 2), False),
+            "class": ((1,), (False,)),
+            "numbers": ((1, 2), (True,)),
+            "labels": ((2,), (True, False)),
+            "tokens": ((1, 2), (False,)),
         }[self.targets]
-        if y.dim() not in dimensions or y.is_floating_point() != floating:
+        if y.dim() not in dimensions or y.is_floating_point() not in floating:
             raise ValueError(f"the targets of the data are {found}; accepted: {_ACCEPTED[self.targets]}")
-        if self.targets == "labels" and not bool(torch.isin(y, torch.tensor([0.0, 1.0])).all()):
+        if self.targets == "labels" and not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(f"the targets of the data have other values than 0 and 1; accepted: {_ACCEPTED['labels']}")
 
 

@@ -34,7 +34,7 @@ def check_optimiser(settings: TrainingSection) -> None:
         parameter.grad = torch.ones(2, 2)
         optimiser.step()
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"training.optimiser = {settings.optimiser!r}: cannot be used: {reason}") from None
 
 

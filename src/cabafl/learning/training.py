@@ -188,17 +188,20 @@ def _alone(network: nn.Module, inputs: Tensor) -> Tensor:
     """The outputs for a batch of one sample. A batch-norm layer that gets one value per channel has no variance to
     divide by: it uses its running statistics, and does not change them."""
 
+    switched: list[nn.Module] = []
+
     def check(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-        if given[0].numel() == given[0].shape[1]:
-            module.eval()
+        if module.training and given[0].numel() == given[0].shape[1]:
+            switched.append(module.eval())
 
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     hooks = [module.register_forward_pre_hook(check) for module in norms]
     try:
         outputs: Tensor = network(inputs)
     finally:
-        for hook, module in zip(hooks, norms, strict=True):
+        for hook in hooks:
             hook.remove()
+        for module in switched:
             module.train()
     return outputs
 

@@ -91,7 +91,8 @@ class Job(State):
     """The model as it was sent."""
 
     objective: Objective = PLAIN
-    """How the device was told to train."""
+    """How the device was told to train; ``lr_scale`` includes the factor of ``training.schedule`` at its dispatch, so
+    do not pass it on to another job."""
 
     correction: Weights | None = None
     """What the device adds to every mini-batch gradient, if the method sent it."""

@@ -261,5 +261,5 @@ def _check_samples(samples: Split, loader: Loader, task: TaskSpec) -> None:
         raise loader.error(str(error)) from None
     if len(y) and learning.outputs(task.classes, y) != task.classes:
         raise loader.error(f"targets of shape {tuple(y.shape)}; accepted: {task.classes} per sample")
-    if len(y) and not y.is_floating_point() and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
+    if len(y) and learning.targets in ("class", "tokens") and not 0 <= int(y.min()) <= int(y.max()) < task.classes:
         raise loader.error(f"labels from {y.min()} to {y.max()}; accepted: class numbers from 0 to {task.classes - 1}")
