@@ -69,6 +69,13 @@ def test_ordinary_runs_are_quiet(method: str) -> None:
     assert warned(f"method.name={method}") == []
 
 
+def test_a_look_leaves_the_figures_alone() -> None:
+    experiment = load_experiment(None, [*SHORT, "method.name=fedavg"])
+    one, other = simulate(experiment).summary, simulate(experiment, warn=lambda _: None).summary
+    assert one | {"wall_seconds": 0} == other | {"wall_seconds": 0}
+    assert other["losses"] == {}
+
+
 def test_rejected_uploads_are_reported_without_numpy_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)

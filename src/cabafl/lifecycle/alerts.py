@@ -31,7 +31,7 @@ class Alerts:
                 f"{when} the loss on the test samples is not finite ({row.loss}); what helps: a smaller "
                 "training.learning_rate, smaller steps of the method, run.defence.update_clip=3",
             )
-        uploads, rejected = engine.ledger.uploads, engine.ledger.losses["rejected"]
+        uploads, rejected = engine.ledger.uploads, engine.ledger.losses.get("rejected", 0)
         new, refused = uploads - self._uploads, rejected - self._rejected
         self._uploads, self._rejected = uploads, rejected
         if new >= FEWEST and refused == new:
