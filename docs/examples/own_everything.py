@@ -1,6 +1,10 @@
-"""A network, data and a method of one's own in one file or notebook: no module, no data file, no process but this one."""
+"""A network, data and a method of one's own in one file or notebook."""
+
+import sys
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from cabafl import Experiment, Job, Method, Result, Server, Upload, simulate
@@ -44,7 +48,7 @@ class Latest(Method):
         server.dispatch(server.idle.draw(server.random("next device")), job.weights)
 
 
-def samples() -> dict[str, np.ndarray]:
+def samples() -> dict[str, npt.NDArray[Any]]:
     """Points in a plane: is the product of the two coordinates positive?"""
     x = np.random.default_rng(1).normal(size=(1000, 2)).astype(np.float32)
     label = np.where(x[:, 0] * x[:, 1] > 0, "same sign", "different signs")
@@ -53,15 +57,15 @@ def samples() -> dict[str, np.ndarray]:
 
 def main() -> Result:
     """Runs the method on the samples, spread over 20 devices."""
-    experiment = Experiment(
-        data={"partition": "iid", "devices": 20},
-        model={"name": "__main__:Net"},
-        training={"learning_rate": 0.1},
-        method={"name": "__main__:Latest"},
-        run={"virtual_time": 600, "workers": 0},
-    )
-    return simulate(experiment, data=samples())
+    settings = {
+        "data": {"partition": "iid", "devices": 20},
+        "model": {"name": "__main__:Net"},
+        "training": {"learning_rate": 0.1},
+        "method": {"name": "__main__:Latest"},
+        "run": {"virtual_time": 600, "workers": 0},
+    }
+    return simulate(Experiment.model_validate(settings), data=samples())
 
 
 if __name__ == "__main__":
-    print(main())
+    sys.stdout.write(f"{main()}\n")

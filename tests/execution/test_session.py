@@ -36,3 +36,10 @@ def test_a_network_of_the_script_itself_is_trained_in_this_process(tmp_path: Pat
     )
     assert lines[1].startswith("<Result fedavg, seed 1: accuracy ")
     assert lines[2] == "Net("
+
+
+def test_the_example_of_a_notebook_learns(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "docs/examples/own_everything.py"
+    done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("<Result __main__:Latest, seed 1: accuracy 9")
+    assert list(tmp_path.iterdir()) == []
