@@ -46,7 +46,7 @@ class Counting:
             "conclude": self.evaluate,
         }
         selections = np.ones(3, dtype=np.int64)
-        nothing = {"defence": SimpleNamespace(totals=dict), "changes": {}, "stopping": "no"}
+        nothing = {"defence": SimpleNamespace(totals=dict), "changes": {}, "stopping": "no", "panel": None}
         self.engine = cast(Engine, SimpleNamespace(selections=selections, outbox=outbox, **fields, **nothing))
 
     def evaluate(self) -> None:

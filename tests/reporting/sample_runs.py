@@ -76,6 +76,7 @@ def write_run(
     lost = Counter(e.reason for e in happened if isinstance(e, Lost))
     ledger = Ledger(losses=lost, staleness=staleness)
     rest = {"defence": SimpleNamespace(totals=dict), "changes": {}, "stopping": "no", "panel": None}
+    rest["outbox"] = SimpleNamespace(best=None)
     engine = cast(Engine, SimpleNamespace(clock="virtual", ledger=ledger, selections=selections, **rest))
     recorder.finish(summarise(load_experiment(folder / "experiment.toml"), engine, rows, 1.5))
     return folder

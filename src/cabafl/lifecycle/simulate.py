@@ -120,12 +120,15 @@ def simulate(
         announce(parts.method, warn)
         begins = {} if out is None else origin(parts.task.dataset)  # before the workers get the samples
         executor = workers.for_task(parts.task)
-        folder = None
-        if out is not None:
-            toml = experiment_toml(experiment, make_method(experiment).parameters)
-            about = environment(VirtualEngine.clock, parts.task.goal.metrics[0].info) | begins
-            folder = RunFolder.create(Path(out), toml, about, parts.task.spec.model_dump_json(indent=2))
+        folder = None if out is None else _new_folder(Path(out), parts, begins)
         return carry_out(parts, executor, Audience(folder, listener, warn), until=until)
+
+
+def _new_folder(out: Path, parts: SimulationParts, begins: dict[str, Any]) -> RunFolder:
+    """The folder of a new run; ``begins`` is its `origin`."""
+    toml = experiment_toml(parts.experiment, make_method(parts.experiment).parameters)
+    about = environment(VirtualEngine.clock, parts.task.goal.metrics[0].info) | begins
+    return RunFolder.create(out, toml, about, parts.task.spec.model_dump_json(indent=2))
 
 
 def resume(
