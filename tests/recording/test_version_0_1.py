@@ -43,7 +43,7 @@ def test_a_finished_run_is_not_resumed() -> None:
 
 def test_an_interrupted_run_is_refused_and_not_changed(tmp_path: Path) -> None:
     folder = shutil.copytree(FOLDERS / "interrupted", tmp_path / "run")
-    with pytest.raises(UserError, match=r"checkpoint\.json: format 1, written by cabafl 0\.1; accepted: format 4"):
+    with pytest.raises(UserError, match=r"checkpoint\.json: format 1, written by cabafl 0\.1; accepted: format 5"):
         resume(folder)
     for path in (FOLDERS / "interrupted").iterdir():
         assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
