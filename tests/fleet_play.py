@@ -28,8 +28,10 @@ SIZES = [10, 40, 20, 80, 30, 60, 50, 70]
 
 
 def method_named(name: str) -> Method:
-    """A method with its defaults; CaBaFL with smaller caches; `CABAFL_AUTO` with settings that tune themselves."""
-    extra = ["method.m=6", "method.k=3"] if name == "cabafl" else []
+    """A method with its defaults; CaBaFL with smaller caches, periodic aggregation with shorter periods; `CABAFL_AUTO`
+    with settings that tune themselves."""
+    own = {"cabafl": ["method.m=6", "method.k=3"], "periodic": ["method.period=1", "method.fraction=0.3"]}
+    extra = own.get(name, [])
     if name == CABAFL_AUTO:
         name, extra = "cabafl", AUTO
     return make_method(load_experiment(None, [f"method.name={name}", *extra]))

@@ -11,7 +11,7 @@ FILES = ("events.jsonl", "metrics.csv", "model.safetensors")
 AUTO = [
     f"method.{key}=auto" for key in ("k", "alpha", "gamma", "sigma", "m")
 ]  # CaBaFL with settings that tune themselves
-OWN = {"cabafl": ["method.m=2", "method.k=3"]}
+OWN = {"cabafl": ["method.m=2", "method.k=3"], "periodic": ["method.period=3"]}
 
 
 def settings(method: str, *more: str) -> list[str]:

@@ -96,7 +96,7 @@ def test_the_engine_passes_the_attack_to_the_method() -> None:
 def test_every_method_runs_with_attackers_and_defences(method: str, kind: str) -> None:
     words = settings(method, "run.workers=0", f"fleet.faults.attack={kind}", "fleet.faults.attack_share=0.3")
     words += ["run.defence.update_clip=2", "run.defence.feature_clip=2", "run.defence.sample_quantile=0.5"]
-    summary = simulate(load_experiment(None, [*words, "run.virtual_time=25"])).summary
+    summary = simulate(load_experiment(None, [*words, "run.virtual_time=60"])).summary
     what = "update" if kind == "sign-flip" else "samples"
     assert summary["defence"][what] > 0
 
