@@ -28,7 +28,7 @@ def test_data_show_draws_the_partition(tmp_path: Path) -> None:
 def test_samples_without_classes_are_not_drawn(tmp_path: Path) -> None:
     done = cabafl("data", "show", "synthetic", "task.name=regression", "data.partition=natural", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "synthetic: the samples have no classes to draw (task.name = 'regression')" in done.stderr
+    assert "synthetic: has no classes to draw; its 100 devices have 10 to 30 samples" in done.stderr
 
 
 def test_data_list_says_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,10 @@ def test_every_key_of_the_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[terms]\nlabel = true", "terms.label = True: unknown key, did you mean 'labels'?; accepted here: labels, "),
+        (
+            "[terms]\nlabel = true",
+            "terms.label = True: unknown key, did you mean 'labels'?; accepted in [terms]: labels, ",
+        ),
         ('[terms]\nlabels = "yes"', "terms.labels = 'yes': input should be a valid boolean"),
         ("[terms]\nfeature_noise = 0", "terms.feature_noise = 0: input should be greater than 0"),
         ("[terms]\nfeature_noise = inf", "terms.feature_noise = inf: input should be a finite number"),

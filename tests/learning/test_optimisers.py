@@ -105,7 +105,7 @@ def test_the_loss_of_a_shortened_job_is_that_of_its_last_pass() -> None:
     frozen = TrainingSection(epochs=3, batch_size=5, learning_rate=1e-30, max_steps=7)
     loss = train(model.network, x, y, LocalTraining(frozen, Objective(report_loss=True)), seed=11)
     index = torch.cat(batches(SAMPLES, SIZE, seed64(11, "shuffle", 1))[:2])
-    assert loss == pytest.approx(F.cross_entropy(model.network(x[index]), y[index]).item(), rel=1e-5)
+    assert loss.loss == pytest.approx(F.cross_entropy(model.network(x[index]), y[index]).item(), rel=1e-5)
 
 
 # A batch of one sample

@@ -114,7 +114,7 @@ def simulate(
         Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``. It is a `KeyboardInterrupt`.
     """
     _check_until(until, out)
-    experiment, given = with_given(with_absolute_paths(experiment), data)
+    experiment, given = with_given(experiment, data)
     with _one_thread(), open_executor(experiment, warn) as workers:
         parts = assemble(experiment, given)
         announce(parts.method, warn)
@@ -126,7 +126,7 @@ def simulate(
 
 def _new_folder(out: Path, parts: SimulationParts, begins: dict[str, Any]) -> RunFolder:
     """The folder of a new run; ``begins`` is its `origin`."""
-    toml = experiment_toml(parts.experiment, make_method(parts.experiment).parameters)
+    toml = experiment_toml(with_absolute_paths(parts.experiment), make_method(parts.experiment).parameters)
     about = environment(VirtualEngine.clock, parts.task.goal.metrics[0].info) | begins
     return RunFolder.create(out, toml, about, parts.task.spec.model_dump_json(indent=2))
 
