@@ -113,7 +113,7 @@ def test_a_loader_of_the_user(tmp_path: Path) -> None:
         ("wrong_lengths", r"y_test has shape \(3,\); \(4,\)"),
         (
             "numbers_to_predict",
-            r"the targets of the data are float32 of shape .*; accepted: class numbers, one per sample",
+            r"targets of the data are float32 of shape .*; accepted: class numbers, one per",
         ),
         ("nothing", "the device has no samples"),
         ("no_file", r"cannot be used: no such readings \(test_own_data\.py, line \d+\)"),

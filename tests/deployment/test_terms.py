@@ -44,7 +44,7 @@ def test_every_key_of_the_file_is_read(tmp_path: Path) -> None:
     [
         (
             "[terms]\nlabel = true",
-            "terms.label = True: unknown key, did you mean 'labels'?; accepted in [terms]: labels, ",
+            "terms.label = True: unknown key, did you mean 'labels'?; accepted in [terms]: ",
         ),
         ('[terms]\nlabels = "yes"', "terms.labels = 'yes': input should be a valid boolean"),
         ("[terms]\nfeature_noise = 0", "terms.feature_noise = 0: input should be greater than 0"),
