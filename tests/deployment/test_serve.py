@@ -60,6 +60,7 @@ def test_a_run_leaves_a_run_folder_behind(fleet_run: FleetRun) -> None:
         "metrics.csv",
         "model.safetensors",
         "summary.json",
+        "task.json",
     }
     assert read_metrics(fleet_run.out)[-1].uploads == JOBS
     assert sorted(fleet_run.uploaded) == list(range(JOBS))

@@ -186,6 +186,9 @@ def test_run_folder_is_complete_and_consistent(tmp_path: Path) -> None:
         "model.safetensors",
         "curve.png",
         "summary.json",
+        "task.json",
+        "checkpoint.json",
+        "checkpoint-1.safetensors",
     }
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     kinds = {event["event"] for event in events}

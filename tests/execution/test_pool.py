@@ -17,6 +17,7 @@ from cabafl.execution.base import EvaluateJob, TrainJob
 from cabafl.execution.choice import open_executor
 from cabafl.execution.pool import ProcessExecutor
 from cabafl.execution.starting import early_workers, take, worker_count
+from cabafl.learning.probe import SAMPLES
 from tests.runs import ALL_METHODS, AUTO, METHODS, same_bytes, settings
 
 EVERYTHING = "tests.engine.orders_method:Everything"
@@ -61,14 +62,14 @@ def test_killed_workers_are_replaced_and_the_bytes_do_not_change(tmp_path: Path)
 
 
 class Deadly:
-    """A network that kills its process."""
+    """A network that kills its process; not with the two samples it is tried on."""
 
     def __new__(cls, input_shape: tuple[int, ...], classes: int) -> object:  # type: ignore[misc]
         from torch import Tensor, nn
 
         class Bomb(nn.Linear):
             def forward(self, x: Tensor) -> Tensor:
-                if self.training:
+                if self.training and len(x) > SAMPLES:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return super().forward(x)
 
@@ -76,14 +77,14 @@ class Deadly:
 
 
 class Faulty:
-    """A network whose forward pass raises."""
+    """A network whose forward pass raises; not with the two samples it is tried on."""
 
     def __new__(cls, input_shape: tuple[int, ...], classes: int) -> object:  # type: ignore[misc]
         from torch import Tensor, nn
 
         class Wrong(nn.Linear):
             def forward(self, x: Tensor) -> Tensor:
-                if self.training:
+                if self.training and len(x) > SAMPLES:
                     raise ValueError("the mistake")
                 return super().forward(x)
 
