@@ -46,7 +46,9 @@ LIARS = ["fleet.faults.attack=noise", "fleet.faults.attack_share=0.3", "run.defe
 LIARS += ["run.defence.feature_clip=2", "run.defence.sample_quantile=0.7", "fleet.idle_watts=1.7"]
 
 
-CASES = [(method, more) for method in ALL_METHODS for more in ([], LIARS)] + [
+CASES = [
+    *((method, []) for method in ALL_METHODS),
+    *((method, LIARS) for method in (*METHODS, "evenkeel", "scaffold")),
     ("cabafl", AUTO),
     ("cabafl", LIARS + AUTO),
     ("tests.engine.orders_method:Everything", []),
