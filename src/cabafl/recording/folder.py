@@ -70,10 +70,10 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopen(cls, path: Path, patience: float = PATIENCE) -> "RunFolder":
+    def reopen(cls, path: Path, patience: float | None = None) -> "RunFolder":
         """Opens the folder of an interrupted run; call `rewind` next.
 
-        Waits up to ``patience`` seconds for the lock: a process that was asked to stop may still be writing. Raises
+        Waits up to ``patience`` seconds (`PATIENCE`) for the lock: a process that was asked to stop may still be writing. Raises
         `Busy` if it still is.
         """
         with contextlib.ExitStack() as opened:
@@ -81,7 +81,7 @@ class RunFolder:
                 events, metrics = (opened.enter_context((path / name).open("ab")) for name in (EVENTS, METRICS))
             except OSError as error:
                 raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
-            lock(events, _busy(path), patience)
+            lock(events, _busy(path), PATIENCE if patience is None else patience)
             opened.pop_all()
         for file in (events, metrics):
             file.seek(0, os.SEEK_END)  # the other process may have written before it released the lock
