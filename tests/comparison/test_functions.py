@@ -52,6 +52,7 @@ def test_sweep_varies_keys(tmp_path: Path) -> None:
 def test_wrong_sweeps_are_refused(grid: dict[str, list[object]], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         sweep(load_experiment(None, BASE), grid, out=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
 
 
 def test_wrong_comparisons_are_refused(tmp_path: Path) -> None:

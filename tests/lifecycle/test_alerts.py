@@ -80,7 +80,7 @@ def test_rejected_uploads_are_reported_without_numpy_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         wild = ["method.name=fedasync", "training.learning_rate=1e8"]
-        texts = warned(*wild, "run.virtual_time=200", "run.evaluate_every=50")
+        texts = warned(*wild, "run.virtual_time=200", "run.evaluate_every=5")
     assert any("uploads have been rejected" in text for text in texts)
 
 

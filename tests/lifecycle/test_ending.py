@@ -62,6 +62,13 @@ def test_patience_counts_evaluations_after_the_best() -> None:
     assert rule.reason == "patience"
 
 
+def test_a_value_that_is_not_a_number_is_never_the_best() -> None:
+    rule = ending("run.patience=2")
+    for accuracy in (float("nan"), 0.1, 0.2, 0.15):
+        rule.see(row(accuracy))
+    assert rule.reason is None
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_ends_at_the_evaluation_that_reaches_the_target(workers: int, tmp_path: Path) -> None:
     """With two workers, evaluations are computed beside training: the run must not go further for that."""
@@ -181,11 +188,55 @@ def test_an_interrupted_run_is_finished_at_its_checkpoint_and_can_go_on(tmp_path
     assert 25 < result["time"] <= 30
     assert all((folder / name).exists() for name in ("model.safetensors", "curve.png", "summary.json"))
     assert finish(folder) == result
-    resume(folder, settings=["run.virtual_time=60.0"])  # as it was: nothing to extend
-    assert summary(folder) == result
-    resume(folder, settings=["run.virtual_time=61"])
-    simulate(load_experiment(None, settings("cabafl", "run.workers=0", "run.virtual_time=61")), tmp_path / "whole")
+    assert resume(folder) is None
+    resume(folder, settings=["run.virtual_time=60"])  # the length it had: it goes on to there
+    simulate(load_experiment(None, settings("cabafl", "run.workers=0")), tmp_path / "whole")
     same_bytes(tmp_path / "whole", folder)
+
+
+def test_a_damaged_record_is_found_before_a_finished_run_is_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=20")), folder)
+    os.truncate(folder / "events.jsonl", 100)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match="shorter than when the checkpoint was taken"):
+        resume(folder, settings=["run.virtual_time=60"])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    (folder / "events.jsonl").unlink()
+    with pytest.raises(UserError, match=r"events.jsonl: cannot be written: No such file"):
+        resume(folder, settings=["run.virtual_time=60"])
+    assert not (folder / "events.jsonl").exists()
+    assert (folder / "summary.json").exists()
+
+
+def test_two_extensions_that_were_killed_leave_a_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=20")), folder)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object, **__: object) -> None:
+        raise Killed
+
+    for place, end in (("cabafl.lifecycle.simulate.carry_out", 40), ("cabafl.lifecycle.extension.write_atomic", 60)):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, kill)
+            with pytest.raises(Killed):
+                resume(folder, settings=[f"run.virtual_time={end}"])
+    resume(folder)  # to the end that the file still says
+    simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=40")), tmp_path / "whole")
+    same_bytes(tmp_path / "whole", folder)
+
+
+def test_an_end_before_the_end_of_a_finished_run_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=20")), folder)
+    with pytest.raises(UserError, match="until = 10: the run is finished beyond that"):
+        resume(folder, settings=["run.virtual_time=60"], until=10)
+    assert summary(folder)["time"] == 20
 
 
 def test_the_command_finishes_a_run_of_another_process(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cabafl.checked import make_method
@@ -12,7 +13,6 @@ from cabafl.comparison.variants import method_variants
 from cabafl.config import Experiment
 from cabafl.errors import UserError
 from cabafl.execution.starting import worker_count
-from cabafl.files import write_atomic
 from cabafl.names import is_given
 from cabafl.reporting.report import ReportPaths, build_report
 from cabafl.reporting.runs import Run, load_runs
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Poll = Callable[[Sequence[GridRun]], None]
-BASE = "experiment.toml"  # in the folder of a sweep: what its runs have in common
 
 
 @dataclass(frozen=True)
@@ -112,11 +111,11 @@ def sweep(
     _check_data(experiment)
     folder = Path(out)
     names = methods if methods is None or isinstance(methods, str) else ",".join(methods)
-    base = folder / BASE
     settings = [f"{key}={','.join(map(toml_value, values))}" for key, values in grid.items()]
-    with locked(folder):
-        write_atomic(base, experiment_toml(experiment, make_method(experiment).parameters).encode())
-    plan = plan_sweep(base, settings, names, _at_least_one(seeds, "seeds"))
+    with TemporaryDirectory() as scratch:
+        base = Path(scratch) / "experiment.toml"
+        base.write_text(experiment_toml(experiment, make_method(experiment).parameters), encoding="utf-8")
+        plan = plan_sweep(base, settings, names, _at_least_one(seeds, "seeds"))
 
     def make() -> list[GridRun]:
         return make_runs(plan.cases, range(plan.seed, plan.seed + seeds), folder)

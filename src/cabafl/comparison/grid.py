@@ -22,7 +22,7 @@ from cabafl.errors import UserError
 from cabafl.files import lock
 from cabafl.lifecycle.origin import with_absolute_paths
 from cabafl.processes.lifeline import PARENT
-from cabafl.recording.folder import ENVIRONMENT, EXPERIMENT, METRICS, SUMMARY, TASK
+from cabafl.recording.folder import ENVIRONMENT, EVENTS, EXPERIMENT, METRICS, SUMMARY, TASK
 from cabafl.toml import experiment_toml
 
 LOCK = ".lock"
@@ -130,7 +130,7 @@ def check_folder(run: GridRun) -> None:
 
 def _just_begun(folder: Path) -> bool:
     """Whether a run was killed while it created its folder, before there was an experiment in it."""
-    names = (ENVIRONMENT, TASK, *(f".{name}.part" for name in (ENVIRONMENT, TASK, EXPERIMENT)))
+    names = (ENVIRONMENT, TASK, EVENTS, METRICS, *(f".{name}.part" for name in (ENVIRONMENT, TASK, EXPERIMENT)))
     return not (folder / EXPERIMENT).exists() and all(path.name in names for path in folder.iterdir())
 
 

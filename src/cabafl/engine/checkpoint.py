@@ -116,7 +116,7 @@ def load_checkpoint(folder: Path, experiment: str) -> Checkpoint | None:
         about = json.loads(pointer.read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
             raise UserError(_other_format(pointer, about["format"]))
-        if fingerprint(experiment) not in (about["experiment"], about.get("extended")):
+        if fingerprint(experiment) not in (about["experiment"], *about.get("extended", ())):
             raise UserError(f"{pointer}: belongs to another experiment than {folder / 'experiment.toml'}")
         path = folder / Path(about["file"]).name
         if _sha256(path) != about["sha256"]:
@@ -142,7 +142,7 @@ def accept_experiment(folder: Path, experiment: str) -> None:
     pointer = folder / CHECKPOINT
     if pointer.exists():
         about = json.loads(pointer.read_text(encoding="utf-8"))
-        write_atomic(pointer, as_json(about | {"extended": fingerprint(experiment)}))
+        write_atomic(pointer, as_json(about | {"extended": [*about.get("extended", ()), fingerprint(experiment)]}))
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -8,7 +8,7 @@ from cabafl.engine.simulated import Kind
 from cabafl.engine.virtual import VirtualEngine
 from cabafl.recording.events import Evaluated
 
-FEWEST = 10  # uploads between two evaluations from which it is no accident if all of them are rejected
+FEWEST = 10  # uploads from which it is no accident if all of them are rejected
 _IDLE = (Kind.EVALUATE, Kind.LEAVE)  # entries of the queue after which a method is not asked
 
 
@@ -33,7 +33,8 @@ class Alerts:
             )
         uploads, rejected = engine.ledger.uploads, engine.ledger.losses.get("rejected", 0)
         new, refused = uploads - self._uploads, rejected - self._rejected
-        self._uploads, self._rejected = uploads, rejected
+        if new >= FEWEST:
+            self._uploads, self._rejected = uploads, rejected
         if new >= FEWEST and refused == new:
             self._give(
                 "rejected",

@@ -1,5 +1,6 @@
 """What ends a run before its time: a metric that is good enough, or no longer improves; a budget; a request."""
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -32,6 +33,8 @@ class Ending:
     def see(self, row: Evaluated) -> None:
         """Takes in an evaluation."""
         value = row.value if row.averaged_value is None else row.averaged_value
+        if math.isnan(value):
+            return  # neither better nor worse
         sign = 1.0 if row.metric.more_is_better else -1.0
         better = self._best is None or sign * value > sign * self._best
         self._best = value if better else self._best

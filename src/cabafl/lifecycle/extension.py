@@ -1,10 +1,11 @@
 """Changes when a simulation ends, although it has begun or is finished: `cabafl resume DIR run.virtual_time=24000`."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from cabafl.checked import make_method
-from cabafl.config import LENGTH_KEYS, Experiment
+from cabafl.config import LENGTH_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, accept_experiment
 from cabafl.engine.core import FOREVER
 from cabafl.errors import UserError
@@ -18,6 +19,18 @@ from cabafl.toml import experiment_toml
 def changes_length(before: Experiment, after: Experiment) -> bool:
     """Whether the run ends at another time."""
     return any(getattr(before.run, key) != getattr(after.run, key) for key in LENGTH_KEYS)
+
+
+def goes_on(path: Path, settings: Sequence[str]) -> bool:
+    """Whether the settings ask a run that was finished before its time to go on, even to the length it had."""
+    asked = any(text.startswith(f"run.{key}=") for text in settings for key in LENGTH_KEYS)
+    if not asked or not (path / SUMMARY).exists():
+        return False
+    try:
+        summary = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return isinstance(summary, dict) and summary.get("ended_by") == "finish"
 
 
 def check_extension(
@@ -38,12 +51,7 @@ def check_extension(
         raise UserError(
             f"run.virtual_time = {length:g}: the run has reached {reached:g} s; accepted: {reached:g} or more"
         )
-    training = experiment.training
-    if training.schedule == "cosine" and training.schedule_over == "time" and training.schedule_length is None:
-        raise UserError(
-            "training.schedule_length: not set, so that the learning rate follows the length of the run; accepted: a "
-            "run with a length of its own for the schedule"
-        )
+    _check_schedule(experiment, path)
     sent = checkpoint.engine["ledger"].dispatches
     if run.max_dispatches is not None and sent >= run.max_dispatches:
         raise UserError(
@@ -58,6 +66,17 @@ def check_extension(
         key = f"run.{ending.reason}"
         value = getattr(run, ending.reason)
         raise UserError(f"{key} = {value:g}: the run ended for that; accepted: {key}=none, or a value not reached yet")
+
+
+def _check_schedule(experiment: Experiment, path: Path) -> None:
+    training = experiment.training
+    longer = load_experiment(path / EXPERIMENT).run.virtual_time != experiment.run.virtual_time
+    over_time = training.schedule == "cosine" and training.schedule_over == "time"
+    if longer and over_time and training.schedule_length is None:
+        raise UserError(
+            "training.schedule_length: not set, so that the learning rate follows the length of the run; accepted: a "
+            "run with a length of its own for the schedule"
+        )
 
 
 def extend(experiment: Experiment, path: Path) -> None:

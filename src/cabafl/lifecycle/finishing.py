@@ -11,11 +11,11 @@ from cabafl.config import Experiment, load_experiment
 from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.errors import UserError
 from cabafl.execution.inline import InlineWorkers
-from cabafl.files import Busy, write_atomic
+from cabafl.files import Busy
 from cabafl.lifecycle.ending import REQUEST
 from cabafl.lifecycle.origin import check_data
 from cabafl.lifecycle.run import Listener, experiment_text
-from cabafl.lifecycle.simulate import Audience, carry_out, check_simulation
+from cabafl.lifecycle.simulate import Audience, carry_out, check_simulation, one_thread
 from cabafl.recording.folder import EXPERIMENT, SUMMARY, RunFolder
 
 ASK_INTERVAL = 0.2  # seconds between two looks at a process that was asked to end its run
@@ -47,7 +47,7 @@ def finish(path: str | Path, listener: Listener | None = None) -> dict[str, Any]
             _ask(path)
             time.sleep(ASK_INTERVAL)
             continue
-        with closing(folder):
+        with closing(folder), one_thread():
             if not (path / SUMMARY).exists():
                 _end_here(experiment, folder, listener)
     (path / REQUEST).unlink(missing_ok=True)
@@ -56,8 +56,7 @@ def finish(path: str | Path, listener: Listener | None = None) -> dict[str, Any]
 
 
 def _ask(path: Path) -> None:
-    if not (path / REQUEST).exists():
-        write_atomic(path / REQUEST, b"")
+    (path / REQUEST).touch()
 
 
 def _end_here(experiment: Experiment, folder: RunFolder, listener: Listener | None) -> None:

@@ -136,6 +136,7 @@ class Lifecycle:
         self.ending = Ending(experiment.run, None if folder is None else folder.path)
         self.alerts = Alerts(warn)
         self._looked_at = 0  # evaluations
+        self._ended_by: str | None = None
         self._next_look = 0.0
         self._saver = None if folder is None else Saver(folder)
         self._signal: int | None = None
@@ -157,6 +158,7 @@ class Lifecycle:
             try:
                 self._begin(driver, checkpoint)
                 self._advance(driver)
+                self._ended_by = self.ending.reason  # the last evaluation, which follows, ends nothing
                 self._keep_state(driver)
                 driver.engine.conclude()
                 self._wait_for_checkpoint(driver)
@@ -281,7 +283,7 @@ class Lifecycle:
 
     def _finish(self, engine: Engine) -> dict[str, Any]:
         """Writes the model and then ``summary.json``, which marks the run as complete."""
-        summary = summarise(self.experiment, engine, self.rows, self._wall_seconds(engine), self.ending.reason)
+        summary = summarise(self.experiment, engine, self.rows, self._wall_seconds(engine), self._ended_by)
         if self.folder is not None:
             try:
                 self._save_models(self.folder, engine)

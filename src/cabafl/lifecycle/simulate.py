@@ -23,7 +23,7 @@ from cabafl.errors import UserError
 from cabafl.execution.base import Executor, Interrupt, Warn
 from cabafl.execution.choice import open_executor
 from cabafl.lifecycle.ending import REQUEST, Reason
-from cabafl.lifecycle.extension import changes_length, check_extension, extend
+from cabafl.lifecycle.extension import changes_length, check_extension, extend, goes_on
 from cabafl.lifecycle.origin import check_data, find_modules, origin, with_absolute_paths
 from cabafl.lifecycle.run import Lifecycle, Listener, experiment_text
 from cabafl.lifecycle.stopping import Paused
@@ -115,7 +115,7 @@ def simulate(
     """
     _check_until(until, out)
     experiment, given = with_given(experiment, data)
-    with _one_thread(), open_executor(experiment, warn) as workers:
+    with one_thread(), open_executor(experiment, warn) as workers:
         parts = assemble(experiment, given)
         announce(parts.method, warn)
         begins = {} if out is None else origin(parts.task.dataset)  # before the workers get the samples
@@ -162,18 +162,18 @@ def resume(
     check_simulation(path)
     _check_settings(settings)
     experiment, given = with_given(load_experiment(path / EXPERIMENT, settings), data)
-    extends = changes_length(load_experiment(path / EXPERIMENT), experiment)
+    extends = changes_length(load_experiment(path / EXPERIMENT), experiment) or goes_on(path, settings)
     if (path / SUMMARY).exists() and not extends:
         return None
-    with closing(RunFolder.reopen(path)) as folder, _one_thread(), open_executor(experiment, warn) as workers:
+    with closing(RunFolder.reopen(path)) as folder, one_thread(), open_executor(experiment, warn) as workers:
         if (path / SUMMARY).exists() and not extends:  # the process that held the lock has finished the run
             return None
         parts = assemble(experiment, given)
-        checkpoint = _prepare(parts, folder, extends)
+        checkpoint = _prepare(parts, folder, extends, until)
         return carry_out(parts, workers.for_task(parts.task), Audience(folder, listener, warn), checkpoint, until)
 
 
-def _prepare(parts: SimulationParts, folder: RunFolder, extends: bool) -> Checkpoint | None:
+def _prepare(parts: SimulationParts, folder: RunFolder, extends: bool, until: float | None) -> Checkpoint | None:
     """Makes the folder one that can be continued from the checkpoint it returns. Raises `UserError`, before anything
     is changed, if it cannot."""
     path, experiment = folder.path, parts.experiment
@@ -182,6 +182,10 @@ def _prepare(parts: SimulationParts, folder: RunFolder, extends: bool) -> Checkp
     if extends:
         rows = [] if checkpoint is None else folder.rows(checkpoint.positions[METRICS])
         check_extension(experiment, path, checkpoint, rows)
+        if checkpoint is not None:
+            folder.check(checkpoint.positions)
+            if until is not None and until <= checkpoint.engine["now"] and (path / SUMMARY).exists():
+                raise UserError(f"until = {until:g}: the run is finished beyond that; accepted: a later time, or none")
         extend(experiment, path)
     (path / REQUEST).unlink(missing_ok=True)
     folder.rewind(None if checkpoint is None else checkpoint.positions)
@@ -198,7 +202,7 @@ def _check_until(until: float | None, out: str | Path | None) -> None:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """torch computes with one thread, for the same bits everywhere; afterwards with as many as before."""
     threads = torch.get_num_threads()
     try:

@@ -62,9 +62,9 @@ class RunFolder:
             write_atomic(path / ENVIRONMENT, as_json(environment))
             if task is not None:
                 write_atomic(path / TASK, f"{task}\n".encode())
-            write_atomic(path / EXPERIMENT, experiment_toml.encode())
             folder = cls(path, (path / EVENTS).open("xb"), (path / METRICS).open("xb"))
-            lock(folder._events, _busy(path))
+            lock(folder._events, _busy(path))  # before there is an experiment that another process could go on with
+            write_atomic(path / EXPERIMENT, experiment_toml.encode())
         except OSError as error:
             raise UserError(f"--out = {path}: cannot be written: {error.strerror}") from None
         return folder
@@ -73,12 +73,12 @@ class RunFolder:
     def reopen(cls, path: Path, patience: float | None = None) -> "RunFolder":
         """Opens the folder of an interrupted run; call `rewind` next.
 
-        Waits up to ``patience`` seconds (`PATIENCE`) for the lock: a process that was asked to stop may still be writing. Raises
-        `Busy` if it still is.
+        Waits up to ``patience`` seconds (`PATIENCE`) for the lock: a process that was asked to stop may still be
+        writing. Raises `Busy` if it still is.
         """
         with contextlib.ExitStack() as opened:
             try:
-                events, metrics = (opened.enter_context((path / name).open("ab")) for name in (EVENTS, METRICS))
+                events, metrics = (opened.enter_context((path / name).open("r+b")) for name in (EVENTS, METRICS))
             except OSError as error:
                 raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
             lock(events, _busy(path), PATIENCE if patience is None else patience)
@@ -87,13 +87,18 @@ class RunFolder:
             file.seek(0, os.SEEK_END)  # the other process may have written before it released the lock
         return cls(path, events, metrics)
 
+    def check(self, positions: Mapping[str, int]) -> None:
+        """Raises `UserError` if a file is shorter than the ``positions`` of a checkpoint say."""
+        for name, file in ((EVENTS, self._events), (METRICS, self._metrics)):
+            if file.tell() < positions[name]:
+                found = f"shorter than when the checkpoint was taken ({positions[name]} bytes)"
+                raise UserError(f"{self.path / name}: {found}")
+
     def rewind(self, positions: Mapping[str, int] | None) -> None:
         """Truncates both files to the ``positions`` of a checkpoint; None truncates to the beginning."""
         files = {EVENTS: self._events, METRICS: self._metrics}
         ends = dict.fromkeys(files, 0) if positions is None else positions
-        for name, file in files.items():  # check both before changing either
-            if file.tell() < ends[name]:
-                raise UserError(f"{self.path / name}: shorter than when the checkpoint was taken ({ends[name]} bytes)")
+        self.check(ends)  # both, before either is changed
         for name, file in files.items():
             file.truncate(ends[name])
             file.seek(ends[name])
