@@ -144,7 +144,8 @@ def resume(
 
     Args:
         path: The run folder.
-        listener, warn: See `simulate`.
+        listener: See `simulate`.
+        warn: See `simulate`.
         settings: How to carry out the rest (``run.workers=4``), and when it ends (``run.virtual_time=24000``); other
             settings are refused.
         until: See `simulate`. A run that is past this time already stops at once.
