@@ -15,26 +15,27 @@ from cabafl.models.resnet import ResNet18
 from cabafl.models.vgg import vgg16
 from cabafl.validation import unknown
 
-_WIDE = {"resnet18": ResNet18, "vgg16": vgg16}  # networks with a width
+_CONVOLUTIONAL = {"resnet18": ResNet18, "vgg16": vgg16}  # of pictures with 32 by 32 pixels
+_WIDE = ("lstm", *_CONVOLUTIONAL)  # networks with a width
 _SMALLEST_CNN_SIDE = 16  # pixels; smaller images shrink to nothing in two convolutions and poolings
 
 
 def build(name: str, kind: str, input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
     """A network with random initial weights from torch's global generator, which the caller seeds.
 
-    ``width`` scales the channels of networks that have one.
+    ``width`` scales the channels or units of networks that have one.
     """
     if ":" in name:
         return _custom(name, input_shape, classes, width)
     if name not in NETWORKS:
         raise unknown("model.name", name, [*NETWORKS, "package.module:Class"])
     _check_kind(name, kind)
-    if name in _WIDE:
-        return _padded(name, input_shape, classes, width)
-    if width != 1.0:
+    if width != 1.0 and name not in _WIDE:
         raise _no_width(name, width)
+    if name in _CONVOLUTIONAL:
+        return _padded(name, input_shape, classes, width)
     if name == "lstm":
-        return CharLSTM(classes)
+        return CharLSTM(classes, width)
     if name == "mlp":
         return mlp(input_shape, classes)
     return _cnn(input_shape, classes)
@@ -76,7 +77,7 @@ def _padded(name: str, input_shape: tuple[int, ...], classes: int, width: float)
         raise UserError(
             f"model.name = {name!r}: images of {height}x{breadth}; accepted: 32x32, or smaller squares with even sides"
         )
-    return _WIDE[name](channels, classes, missing // 2, width)
+    return _CONVOLUTIONAL[name](channels, classes, missing // 2, width)
 
 
 def _no_width(name: str, width: float) -> UserError:
