@@ -66,7 +66,8 @@ def load_experiment(file: str | Path | None = None, overrides: Iterable[str] = (
 
     If the settings name another method than the file, the file's keys of ``[method]`` do not apply.
     """
-    values = read_toml(Path(file)) if file else {}
+    file = Path(file) if file else None
+    values = read_toml(file) if file else {}
     settings: dict[str, Any] = {}
     texts = list(overrides)
     for text in texts:
