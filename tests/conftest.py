@@ -82,6 +82,7 @@ SLOW_TESTS = {  # by name, in any file
     "test_ten_thousand_uploads_with_every_fault",
     "test_the_command_ends_in_one_line",
     "test_the_same_bytes_with_any_number_of_workers",
+    "test_the_same_models_as_a_naive_twin",
     "test_two_processes_do_not_write_one_run",
     "test_two_runs_give_the_same_bytes_and_another_seed_does_not",
     "test_unwritable_and_existing_folders",

@@ -95,6 +95,25 @@ def test_a_tick_without_ready_devices_passes_and_uploads_may_take_longer_than_a_
     assert [time for time, _, _ in made.dispatches] == [0.0, 11.0, 23.0]
 
 
+def test_ages_are_those_of_the_tick_at_which_devices_were_asked() -> None:
+    """Both are asked at the tick of 9 s. The upload of one takes 1 s, that of the other 5 s, in which a tick passes."""
+    links = fleet([5.0, 3.0])
+    object.__setattr__(links, "link_seconds", np.array([2.0, 10.0]))
+    links.__post_init__()
+    made = World(
+        Periodic(PeriodicParameters(period=3.0, fraction=1.0, age="old", gamma=1.0)),
+        links,
+        lambda job: vector(1 - job.device, job.device),
+        initial=vector(0, 0),
+        slots=2,
+        limits=Limits(seconds=14.5),
+        features=[(1, 0), (0, 1)],
+        faults=Faults(trace={0: [Absence(0.5, 1.0)]}),
+    ).run()
+    assert [(event.time, event.facts["ages"]) for event in made.publications()] == [(14.0, [1, 2])]
+    np.testing.assert_allclose(made.published[0], np.array([1, np.e]) / (1 + np.e), rtol=1e-6)
+
+
 def test_a_lost_device_gets_the_model_at_the_next_tick() -> None:
     gone = Faults(trace={A: [Absence(3.0, 12.0)]})
     made = world(faults=gone, end=20.5)

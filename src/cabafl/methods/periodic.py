@@ -68,6 +68,7 @@ class Periodic(Method):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)
         self.tick = -1  # number of the last one
+        self.chosen_at = -1  # the tick at which devices were last asked for their results
         self.sent: dict[int, int] = {}  # s_k by job in flight
         self.ready: dict[int, int] = {}  # device by job that is held
         self.asked: list[int] = []  # jobs that upload
@@ -99,6 +100,7 @@ class Periodic(Method):
         if not ready:
             self._fill(server)
             return
+        self.chosen_at = self.tick
         self.asked = self.choose(server, sorted(ready, key=lambda job: ready[job]), ready)
         for job in ready:
             if job in self.asked:
@@ -113,7 +115,7 @@ class Periodic(Method):
 
     def on_upload(self, server: Server, upload: Upload) -> None:
         """Keeps the upload; the last one ends the tick."""
-        age = self.tick - self.sent[upload.job.number] - 1
+        age = self.chosen_at - self.sent[upload.job.number] - 1  # ticks may have passed during the upload
         self.returned.append((upload.job.device, upload.samples, age, upload.weights))
         self._leave(server, upload.job.number)
 
