@@ -148,3 +148,34 @@ def test_great_ages_do_not_overflow() -> None:
 
 def test_it_needs_label_counts() -> None:
     assert Periodic(PeriodicParameters()).needs() == Needs(features="labels")
+
+
+def test_devices_with_unknown_labels_are_not_preferred() -> None:
+    """One upload per tick. Device 1 has not told its labels, so it counts as an average one, not as one that
+    is perfectly even."""
+    made = World(
+        Periodic(PeriodicParameters(fraction=0.1)),
+        fleet([3.0] * 4),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=4,
+        limits=Limits(seconds=100.5),
+        features=[(4, 0), (0, 0), (1, 1), (4, 2)],
+    ).run()
+    method = made.engine.method
+    assert isinstance(method, Periodic)
+    assert method.labels.tolist() == [[4, 0], [3, 1], [1, 1], [4, 2]]
+    assert {tuple(event.facts["devices"]) for event in made.publications()} == {(2,)}
+
+
+def test_uploads_per_tick_are_a_share_of_the_devices_with_samples() -> None:
+    made = World(
+        Periodic(PeriodicParameters(fraction=0.5)),
+        fleet([3.0] * 10, [5] * 4 + [0] * 6),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=4,
+        limits=Limits(seconds=50.5),
+        features=np.eye(10),
+    ).run()
+    assert {len(event.facts["devices"]) for event in made.publications()} == {2}

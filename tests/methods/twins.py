@@ -10,7 +10,9 @@ from cabafl.methods.base import Floats, Job, LossReason, Method, Objective, Serv
 from tests.scripted import World
 
 
-NONE: Floats = np.zeros(0)
+def nothing() -> Floats:
+    """An empty vector."""
+    return np.zeros(0)
 
 
 @dataclasses.dataclass(eq=False)
@@ -22,9 +24,9 @@ class Entry:
     time: float
     job: int = -1
     device: int = -1
-    sent: Floats = NONE
-    weights: Floats = NONE
-    correction: Floats = NONE
+    sent: Floats = dataclasses.field(default_factory=nothing)
+    weights: Floats = dataclasses.field(default_factory=nothing)
+    correction: Floats = dataclasses.field(default_factory=nothing)
     version: int = 0
     objective: Objective | None = None
     upload: Upload | None = None
@@ -87,9 +89,9 @@ def log_orders(world: World, log: list[Entry]) -> None:
         job: int | None = dispatch(device, weights, *rest, **more)
         if job is not None:
             flight = engine.flights[job]
-            correction = NONE if flight.correction is None else flight.correction.astype(float)
+            correction = nothing() if flight.correction is None else flight.correction.astype(float)
             sent, objective = weights.astype(float), flight.objective
-            log.append(Entry("send", engine.now, job, device, sent, NONE, correction, engine.version, objective))
+            log.append(Entry("send", engine.now, job, device, sent, nothing(), correction, engine.version, objective))
         return job
 
     def ordering(kind: str, order: Any) -> Any:
