@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import Field
 
-from cabafl.methods.base import Floats, Parameters, Server, Upload, Weights
+from cabafl.methods.base import Floats, Needs, Parameters, Server, Upload, Weights
 from cabafl.methods.rounds import Rounds
 from cabafl.methods.variates import ControlVariates
 from cabafl.methods.vectors import stepped, update, weighted_sum
@@ -43,6 +43,10 @@ class Scaffold(Rounds):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)
         self.changes: dict[int, Floats] = {}  # d_k of this round's uploads
+
+    def needs(self) -> Needs:
+        """Steps of SGD."""
+        return Needs(sgd=True)
 
     def start(self, server: Server) -> None:
         """All variates are 0."""
