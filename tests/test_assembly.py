@@ -70,6 +70,8 @@ def test_a_server_has_the_same_test_samples_and_no_training_samples() -> None:
         (["fleet.tiers={ high = 3 }"], "the counts add up to 3"),
         (["fleet.faults.trace=/nowhere.csv"], "fleet.faults.trace = '/nowhere.csv': cannot be read"),
         (["method.name=math:pi"], "method.name = 'math:pi': cannot be used"),
+        (["method.name=scaffold", "training.optimiser=adam"], "training.optimiser = 'adam': method.name = 'scaffold'"),
+        (["method.name=fedac", "training.nesterov=true"], "training.nesterov = true: method.name = 'fedac'"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(settings: list[str], says: str) -> None:

@@ -146,12 +146,21 @@ def check_fit(method: Method, task: Task) -> None:
     """Raises `UserError` if network, privacy and method do not go together."""
     needs = method.needs()
     if needs.features == "labels" and not task.dataset.has_classes:
+        key, accepted = f"name = {method.name!r}", "another method"
+        if "features" in type(method.parameters).model_fields:
+            key, accepted = "features = 'labels'", "activations, activation_counts"
         raise UserError(
-            f"method.features = 'labels': the samples have no classes (task.name = {task.spec.task.name!r}); accepted: "
-            "activations, activation_counts"
+            f"method.{key}: the samples have no classes (task.name = {task.spec.task.name!r}); accepted: {accepted}"
         )
     if needs.features not in (None, "labels"):
         find_layer(task.model.network, task.feature_layer)
+    training = task.spec.training
+    if needs.sgd and (training.optimiser != "sgd" or training.nesterov):
+        key = "nesterov = true" if training.nesterov else f"optimiser = {training.optimiser!r}"
+        raise UserError(
+            f"training.{key}: method.name = {method.name!r} computes gradients from steps of SGD; accepted: "
+            "training.optimiser = sgd without training.nesterov, or another method"
+        )
     if task.dp is None:
         return
     if needs.training_loss:

@@ -96,6 +96,7 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     ),
     "partition by class": ([*NUMBERS, "data.partition=dirichlet"], "data.partition = 'dirichlet': the samples have no"),
     "label features": ([*NUMBERS, "method.features=labels"], "method.features = 'labels': the samples have no classes"),
+    "label counts": ([*NUMBERS, "method.name=periodic"], "method.name = 'periodic': the samples have no classes"),
     "flipped numbers": (
         [*NUMBERS, "fleet.faults.attack=label-flip"],
         "fleet.faults.attack = 'label-flip': the samples",

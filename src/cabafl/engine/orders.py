@@ -14,7 +14,7 @@ from cabafl.state import State
 
 TIMEOUT_FACTOR = 5.0  # of the median job time
 SHORTEST_TIMEOUT = 30.0  # seconds; below it the network and a busy device make more difference than the job
-ENOUGH_UPLOADS = 3  # before the median counts; with few slots half of them, so that the first round cannot stall
+ENOUGH_ANSWERS = 3  # before the median counts; with few slots half of them, so that the first round cannot stall
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,9 @@ class AlarmQueue(State):
 
 def automatic_timeout(durations: VotedMedian, uploads: int, slots: int) -> float | None:
     """Seconds after which a server of real devices gives up a job, if the experiment leaves that to it
-    (``run.slot_timeout = "auto"``); None as long as too little is known."""
-    median = durations.value()
-    if median is None or uploads < min(ENOUGH_UPLOADS, (slots + 1) // 2):
+    (``run.slot_timeout = "auto"``); None as long as too little is known. A result that is held is an answer, too: else
+    a first upload that never comes would be waited for without end."""
+    median, answers = durations.value(), max(uploads, len(durations))
+    if median is None or answers < min(ENOUGH_ANSWERS, (slots + 1) // 2):
         return None
     return max(SHORTEST_TIMEOUT, TIMEOUT_FACTOR * median)

@@ -145,6 +145,9 @@ class Needs:
     training_loss: bool = False
     """Whether it asks for training losses or their squares. Not available with DP-SGD."""
 
+    sgd: bool = False
+    """Whether it computes gradients from uploads, for which devices must train by SGD."""
+
 
 class Random(Protocol):
     """A stream of random numbers for one purpose; see `Server.random`."""
