@@ -1,6 +1,7 @@
 """`cabafl data convert`"""
 
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,8 @@ from cabafl.cli.console import console
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cabafl.data.convert import Converted
     from cabafl.data.pictures import PictureOptions
     from cabafl.data.windows import WindowOptions
@@ -90,9 +93,16 @@ def describe(done: "Converted") -> str:
         lines.append(f"users: {done.users}")
     lines += done.notes
     partition = "natural" if done.users else "dirichlet" if data.classes else "iid"
-    model = "" if data.kind == "image" else " model.name=mlp"
-    lines.append(f"Next: cabafl run data.dataset=npz data.root={done.path} data.partition={partition}{model}")
+    settings = [f"data.root={done.path}", f"data.partition={partition}"]
+    settings += [] if data.kind == "image" else ["model.name=mlp"]
+    settings += [] if data.classes else [f"task.name={'multilabel' if _is_labels(data.train.y) else 'regression'}"]
+    lines.append(f"Next: cabafl run data.dataset=npz {shlex.join(settings)}")
     return "\n".join(lines)
+
+
+def _is_labels(y: "Tensor") -> bool:
+    """Whether targets are rows of 0 and 1."""
+    return y.dim() == 2 and bool(((y == 0) | (y == 1)).all())
 
 
 def _split(text: str | None) -> tuple[str, ...]:

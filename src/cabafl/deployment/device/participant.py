@@ -254,6 +254,8 @@ def _check_samples(samples: Split, loader: Loader, task: TaskSpec) -> None:
     x, y = samples.x, samples.y
     if tuple(x.shape[1:]) != task.input_shape:
         raise loader.error(f"x has shape {tuple(x.shape)}; accepted: n x {task.input_shape}")
+    if task.pixels is not None and (x.dtype == torch.uint8) != (task.pixels == "bytes"):
+        raise loader.error(f"x is {x.dtype}; accepted: pixels as {task.pixels}, as the server's test samples are")
     learning = find_task(task.task)
     try:
         learning.check(y)
