@@ -20,7 +20,8 @@ from cabafl.learning.training import seeded
 from cabafl.rng import seed64
 from cabafl.values import Width
 
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
+LARGEST = 1_000_000
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
 
 
 class TaskSpec(BaseModel):
@@ -61,6 +62,7 @@ class TaskSpec(BaseModel):
             )
         check_optimiser(experiment.training)
         check_augmentation(experiment.training.augment, dataset.inputs(dataset.test.x[:2]))
+        _check_size(experiment, dataset, learning.outputs(dataset.classes, dataset.test.y))
         return cls(
             seed=experiment.seed,
             model=experiment.model.name,
@@ -117,6 +119,12 @@ class TaskSpec(BaseModel):
         learning = find_task(self.task)
         goal = Goal(learning, chosen_metrics(learning, self.task))
         return Task(self, dataset, partition, FlatModel(network), layer, goal, repeatable)
+
+
+def _check_size(experiment: Experiment, dataset: Dataset, outputs: int) -> None:
+    for what, size in [("outputs", outputs), *(("numbers in a row of an input", each) for each in dataset.input_shape)]:
+        if not 1 <= size <= LARGEST:
+            raise UserError(f"data.dataset = {experiment.data.dataset!r}: {size:,} {what}; accepted: 1 to {LARGEST:,}")
 
 
 def _pixels(dataset: Dataset) -> Pixels | None:

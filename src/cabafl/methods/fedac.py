@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from cabafl.methods.averaging import plain_sum
-from cabafl.methods.base import Floats, Job, LossReason, Parameters, Server, Upload, Weights
+from cabafl.methods.base import Floats, Job, LossReason, Needs, Parameters, Server, Upload, Weights
 from cabafl.methods.slots import InFlight, SlotMethod, default_buffer
 from cabafl.methods.variates import ControlVariates
 from cabafl.methods.vectors import agreement, stepped, update, weighted_sum
@@ -62,6 +62,10 @@ class FedAC(SlotMethod):
     paper = "Zang et al., AAAI 2024"
     Parameters = FedACParameters
     parameters: FedACParameters
+
+    def needs(self) -> Needs:
+        """See `variates`."""
+        return Needs(plain_sgd=True)
 
     def prepare(self, server: Server) -> None:
         """Starts with moments and variates of 0."""

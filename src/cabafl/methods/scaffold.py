@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import Field
 
-from cabafl.methods.base import Floats, Parameters, Server, Upload, Weights
+from cabafl.methods.base import Floats, Needs, Parameters, Server, Upload, Weights
 from cabafl.methods.rounds import Rounds
 from cabafl.methods.variates import ControlVariates
 from cabafl.methods.vectors import stepped, update, weighted_sum
@@ -38,6 +38,10 @@ class Scaffold(Rounds):
     paper = "Karimireddy et al., ICML 2020"
     Parameters = ScaffoldParameters
     parameters: ScaffoldParameters
+
+    def needs(self) -> Needs:
+        """See `variates`."""
+        return Needs(plain_sgd=True)
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)
