@@ -83,7 +83,7 @@ def test_features_are_all_other_columns_with_numbers(tmp_path: Path, run: Any) -
     assert data.feature_names == ("heat", "count", "score")
     assert (data.mean, len(data.test)) == ((), 30)
     assert "left out, not numbers: person, city, part" in lines
-    assert lines[-1].endswith("data.partition=dirichlet model.name=mlp")
+    assert lines[-1].endswith("data.partition=iid data.devices=2 model.name=mlp")
 
 
 def test_a_column_says_what_is_for_testing(tmp_path: Path, run: Any) -> None:
@@ -105,7 +105,7 @@ def test_numbers_to_predict(tmp_path: Path, run: Any, words: list[str], shape: t
     data, lines = run("t.csv", *words)
     assert (data.classes, tuple(data.train.y.shape)) == (0, shape)
     assert lines[1] == f"numbers to predict: {len(shape)}"
-    assert lines[-1].endswith("data.partition=iid model.name=mlp task.name=regression")
+    assert lines[-1].endswith("data.partition=iid data.devices=2 model.name=mlp task.name=regression")
     assert data.train.y.is_floating_point()
 
 
@@ -156,8 +156,32 @@ def test_the_next_command_runs(
     frame = people().assign(on=[0, 1] * 30, off=[1, 0] * 30)
     frame.to_csv(folder / "t.csv", index=False)
     _, lines = converted(folder, monkeypatch, capsys, str(folder / "t.csv"), *words)
-    command = shlex.split(lines[-1].removeprefix("Next: "))
-    assemble(load_experiment(None, [*command[2:], "data.devices=2", "data.min_samples=1", "fleet.slots=1"]))
+    assemble(load_experiment(None, shlex.split(lines[-1].removeprefix("Next: "))[2:]))
+
+
+@pytest.mark.parametrize("rows", [6, 60, 150, 1000])
+def test_the_next_command_suits_the_number_of_samples(rows: int, tmp_path: Path, run: Any) -> None:
+    pd.DataFrame({"a": range(rows), "label": ["x", "y", "z"] * (rows // 3) + ["x"] * (rows % 3)}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    _, lines = run("t.csv", "--test-share", "0.34")
+    assemble(load_experiment(None, shlex.split(lines[-1].removeprefix("Next: "))[2:]))
+
+
+def test_spaces_around_names_and_labels_do_not_count(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "t.csv").write_text("a , label \n" + "1, x \n2,x\n3,y \n4, y\n" * 5)
+    data, _ = run("t.csv")
+    assert (data.feature_names, data.class_names) == (("a",), ("x", "y"))
+
+
+def test_names_that_would_change_the_terminal_are_shown_as_text(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "t.csv").write_text("a,label\n" + "1,\x1b[31mred\n2,[bold]x\n" * 5)
+    assert "classes: 2 ('\\x1b[31mred', [bold]x)" in run("t.csv")[1]
+
+
+def test_huge_integers_are_numbers(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "t.csv").write_text("a,label\n" + f"{10**30},x\n2,y\n" * 5)
+    assert run("t.csv")[0].train.x.max() == np.float32(1e30)
 
 
 def series() -> pd.DataFrame:
@@ -255,6 +279,13 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a name twice": (["twice.csv"], "its first line has 'a' twice; accepted: a different name for each column"),
     "a feature twice": (["t.csv", "--label", "mood", "--features", "heat,heat"], "column 'heat' is there twice"),
     "an empty file": (["nothing.csv"], "data file nothing.csv cannot be used: No columns to parse from file"),
+    "semicolons": (["semicolons.csv"], "its first line has ';' between names; accepted: ','"),
+    "a word among numbers": (
+        ["word.csv"],
+        "column 'a' has numbers but for 'n.n.' in row 30; accepted: numbers, or other",
+    ),
+    "no rows in a window": (["t.csv", "--label", "mood", "--window", "0"], "--window = 0: accepted: 1 or more rows"),
+    "two labels": (["both.csv"], "columns label and y are both there; name the one to learn"),
     "latin-1": (["latin.csv"], "codec can't decode byte"),
     "one class": (["one.csv"], "all labels are x; accepted: at least two classes"),
     "one row": (["single.csv"], "no test samples are left"),
@@ -302,6 +333,9 @@ def sources(tmp_path: Path) -> Path:
         "longer": "a,b,label\n1,2,x\n3,4,y,8\n",
         "twice": "a,label,a\n1,x,2\n3,y,4\n",
         "nothing": "",
+        "semicolons": "a;b;label\n1;2;x\n",
+        "word": "a,b,label\n" + "1,2,x\n" * 29 + "n.n.,2,y\n",
+        "both": "a,y,label\n1,2,x\n3,4,z\n",
         "one": "a,label\n" + "1,x\n" * 9,
         "single": "a,label\n1,x\n",
         "huge": "a,label\n" + "1e300,x\n1e300,y\n" * 9,

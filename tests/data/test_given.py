@@ -141,6 +141,18 @@ def test_targets_and_images_pass_as_they_are() -> None:
             "x_test has a column 'e', x_train has not; accepted: the same columns in both",
         ),
         (ARRAYS | {"x_test": None}, "missing x_test; accepted: x_train"),
+        (ARRAYS | {"feature_names": ["a", "b", "a", "c"]}, "feature_names has 3 different names; accepted: 4, one per"),
+        (
+            ARRAYS | {"mean": np.zeros(4), "deviation": np.full(4, 1e-300)},
+            "deviation has 1e-300; accepted: numbers above",
+        ),
+        (
+            ARRAYS | {"mean": np.full(4, 1e300), "deviation": np.ones(4)},
+            "mean is float64 of shape .*; accepted: mean and",
+        ),
+        (ARRAYS | {"user_train": np.arange(60), "user_test": USERS[60:]}, "user_train is int64 but user_test is <U8"),
+        (ARRAYS | {"x_train": None, "y_train": None}, "there are test samples only; accepted: training samples beside"),
+        ((PLAIN.assign(y=Y), PLAIN.assign(y=Y)), "columns label and y are both there; name the one to learn"),
         (ARRAYS | {"x_test": SPARSE}, "x_test is a Tensor that is no array: "),
         (ARRAYS | {"x_test": Compressed()}, "x_test is a Compressed; accepted: arrays, tensors or lists"),
         (ARRAYS | {"x_test": np.float32(3)}, r"x_test is empty or a single number \(shape \(\)\); accepted: uint8"),
@@ -173,6 +185,7 @@ def test_mistakes_are_one_line(data: Any, says: str) -> None:
         ((X, Y[:70]), r"y has shape \(70,\); \(80,\) or \(80, targets\) expected, one per sample of x$"),
         ((X, np.array(1)), r"y has shape \(\); \(80,\)"),
         ((np.array(1.0), np.array(1)), r"x is empty or a single number \(shape \(\)\)"),
+        ((X, Y, np.array([None] * 80)), "user is object; integers or strings expected"),
         ((X, Y, USERS[:9]), r"user has shape \(9,\); \(80,\) expected, one per sample of x"),
         ((X[:0], Y[:0]), r"x is empty or a single number \(shape \(0, 4\)\)"),
         ((X, np.full(80, 2)), "all labels are 2; accepted: at least two classes"),
@@ -230,6 +243,12 @@ def test_a_rare_class_is_for_training() -> None:
     for share in (0.25, 0.75):
         found = loaded((X, labels), test_share=share)
         assert 1 in found.train.y.tolist()
+
+
+@pytest.mark.parametrize("entry", [np.array, tuple, torch.tensor, list])
+def test_a_list_of_samples_is_an_array(entry: Any) -> None:
+    found = loaded(([entry(row) for row in X.tolist()], list(Y)), test_share=0.25)
+    assert (found.input_shape, found.classes) == ((4,), 2)
 
 
 def test_columns_that_are_not_there() -> None:

@@ -109,6 +109,14 @@ def leaves(device: int | None) -> tuple[Any, Any]:
     sys.exit("enough")
 
 
+def greedy() -> Any:
+    raise MemoryError("40 TB")
+
+
+def no_memory_of_it() -> Any:
+    raise ValueError("no memory of this word")
+
+
 def sparse(device: int | None) -> tuple[Any, Any]:
     x, y = own(device)
     return torch.from_numpy(x).to_sparse(), y
@@ -194,6 +202,8 @@ def test_a_run_on_own_data_repeats_and_uses_workers(tmp_path: Path) -> None:
             r"for device 0 it returns x of shape \(\), y of shape \(\); accepted: one target per",
         ),
         (natural(leaves), r"cannot be used: SystemExit: enough \(test_loader\.py, line \d+\)"),
+        (settings(greedy), r"cannot be used: MemoryError: 40 TB \(test_loader\.py, line \d+\)"),
+        (settings(no_memory_of_it), r"cannot be used: ValueError: no memory of this word"),
         (natural(sparse), "cannot be used: x is a Tensor that is no array"),
         (["data.dataset=nowhere:load"], "data.dataset = 'nowhere:load': cannot be used: No module named 'nowhere'"),
         ([f"data.dataset={__name__}:absent"], "cannot be used: module .* has no attribute 'absent'"),

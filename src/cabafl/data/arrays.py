@@ -59,7 +59,7 @@ def from_targets(name: str, arrays: Arrays, targets: Targets, complain: Complain
     train = Split(torch.from_numpy(x), torch.from_numpy(targets.train), users)
     test = Split(torch.from_numpy(test_x), torch.from_numpy(targets.test), test_users)
     mean, deviation = _normalisation(arrays, kind, x if len(x) else test_x, complain)
-    features = tuple(str(each) for each in arrays.get("feature_names", ()))
+    features = _feature_names(arrays, x.shape[-1], complain) if kind == "vector" else ()
     return Dataset(name, kind, train, test, targets.classes, mean, deviation, targets.names, features)
 
 
@@ -85,6 +85,8 @@ def check_part(part: Arrays, complain: Complaint, ending: str = "") -> None:
         )
     if users is not None and users.shape not in ((len(x),), (len(x), 1)):
         raise complain(f"user{ending} has shape {users.shape}; ({len(x)},) expected, one per sample of x{ending}")
+    if users is not None and users.dtype.kind not in "iuUS":
+        raise complain(f"user{ending} is {users.dtype}; integers or strings expected")
 
 
 def targets_of(arrays: Arrays, complain: Complaint) -> Targets:
@@ -199,6 +201,13 @@ def bytes_of(key: str, x: NDArray[Any], complain: Complaint) -> NDArray[np.uint8
     return x.astype(np.uint8, copy=False)
 
 
+def _feature_names(arrays: Arrays, features: int, complain: Complaint) -> tuple[str, ...]:
+    names = tuple(str(each) for each in arrays.get("feature_names", np.array([])).reshape(-1))
+    if names and (len(names) != features or len(set(names)) != features):
+        raise complain(f"feature_names has {len(set(names))} different names; accepted: {features}, one per feature")
+    return names
+
+
 def _normalisation(
     arrays: Arrays, kind: Kind, x: NDArray[Any], complain: Complaint
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -207,13 +216,19 @@ def _normalisation(
         return moments(x) if kind == "image" else ((), ())
     channels = x.shape[1] if kind == "image" else x.shape[-1]
     for key, values in zip(("mean", "deviation"), given, strict=True):
-        if values is None or values.dtype.kind not in "iuf" or values.size != channels or not np.isfinite(values).all():
+        if values is None or values.dtype.kind not in "iuf" or values.size != channels or not _fits(values):
             found = "missing" if values is None else f"{values.dtype} of shape {values.shape}"
             raise complain(f"{key} is {found}; accepted: mean and deviation with {channels} finite numbers each")
     mean, deviation = (np.asarray(values, np.float64).reshape(-1) for values in given)
-    if not (deviation > 0).all():
+    if not (deviation >= np.finfo(np.float32).tiny).all():
         raise complain(f"deviation has {deviation.min()}; accepted: numbers above 0")
     return tuple(mean.tolist()), tuple(deviation.tolist())
+
+
+def _fits(values: NDArray[Any]) -> bool:
+    """Whether all numbers are finite, also as float32."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(values.astype(np.float32)).all())
 
 
 def moments(x: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -243,10 +258,10 @@ def check_finite_numbers(complain: Complaint, key: str, values: NDArray[Any]) ->
 
 
 def _users(arrays: Arrays, complain: Complaint) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    for key in USERS:
-        if key in arrays and arrays[key].dtype.kind not in "iuUS":
-            raise complain(f"{key} is {arrays[key].dtype}; integers or strings expected")
     if "user_train" not in arrays:
         return None, None
+    types = [arrays[key].dtype for key in USERS if key in arrays]
+    if len({each.kind in "US" for each in types}) > 1:
+        raise complain(f"user_train is {types[0]} but user_test is {types[1]}; accepted: integers or strings in both")
     test = arrays["user_test"].reshape(-1) if "user_test" in arrays else None
     return dense_users(arrays["user_train"].reshape(-1), test)

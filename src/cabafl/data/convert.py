@@ -116,7 +116,7 @@ def _table(source: Path, how: Conversion, notes: list[str]) -> Arrays:
     frame = tidy(read_table(source), complain)
     columns, unnamed = _without_unnamed(frame, how.columns)
     whole = table_arrays(frame, columns, complain)
-    notes += _left_out(frame, columns, label_columns(frame, columns, complain))
+    notes += _left_out(frame, columns, label_columns(frame, columns, complain), source)
     notes += [f"left out, without a name in the first line: {unnamed}"] if unnamed else []
     test = None if how.test_column is None else _test_column(frame, how.test_column, source)
     if how.test_column is not None and how.test_share is not None:
@@ -149,10 +149,27 @@ def _nothing_left(parts: Sequence[Arrays], y: NDArray[Any]) -> str:
     return f"{text}: most labels occur once; is the label a number to predict (--numbers)?" if once else text
 
 
-def _left_out(frame: "pd.DataFrame", columns: Columns, label: Sequence[str]) -> list[str]:
+def _check_text(column: "pd.Series[Any]", name: str, source: Path) -> None:
+    """Raises an error if a column is text because of a few of its values."""
+    import pandas as pd
+
+    if column.dtype.kind == "O":
+        text = column.notna() & pd.to_numeric(column, errors="coerce").isna()
+        if 0 < text.sum() <= len(column) / 10:
+            row = int(np.argmax(text.to_numpy()))
+            raise corrupt(
+                source,
+                f"column {name!r} has numbers but for {column.iloc[row]!r} in row {row + 1}; accepted: numbers, or "
+                "other --features",
+            )
+
+
+def _left_out(frame: "pd.DataFrame", columns: Columns, label: Sequence[str], source: Path) -> list[str]:
     """A note about columns that would be inputs if they had numbers."""
     used = {*label, *columns.others, columns.user, *feature_columns(frame, ())}
     names = [] if columns.features else [str(name) for name in frame.columns if name not in used]
+    for name in names:
+        _check_text(frame[name], name, source)
     return [f"left out, not numbers: {', '.join(names)}"] if names else []
 
 
@@ -185,16 +202,22 @@ def _read_text(source: Path, separator: str) -> "pd.DataFrame":
     import pandas as pd
 
     how: dict[str, Any] = {"sep": separator, "skipinitialspace": True}
-    names = pd.read_csv(source, header=None, nrows=1, dtype=str, keep_default_na=False, **how).iloc[0].tolist()
+    first = pd.read_csv(source, header=None, nrows=1, dtype=str, keep_default_na=False, **how).iloc[0]
+    names = [name.strip() for name in first]
+    other = next((each for each in ";\t|," if len(names) == 1 and each in names[0]), None)
+    if other is not None:
+        raise corrupt(source, f"its first line has {other!r} between names; accepted: {separator!r}")
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise corrupt(source, f"its first line has {twice!r} twice; accepted: a different name for each column")
     try:
         with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
             frame: pd.DataFrame = pd.read_csv(source, low_memory=False, index_col=False, **how)
-            return frame
     except pd.errors.ParserWarning:
         raise corrupt(source, f"a row has more fields than the first line has names ({len(names)})") from None
+    texts = frame.select_dtypes(include=["object", "string"])
+    stripped = {name: texts[name].map(lambda each: each.strip() if isinstance(each, str) else each) for name in texts}
+    return frame.assign(**stripped).rename(columns=str.strip)
 
 
 def _test_column(frame: "pd.DataFrame", name: str, source: Path) -> NDArray[np.bool_]:

@@ -27,6 +27,7 @@ from cabafl.errors import UserError
 from cabafl.names import GIVEN
 
 Part = dict[str, NDArray[Any]]
+_ENTRIES = (int, float, str, list, tuple, np.generic, np.ndarray, torch.Tensor)  # of lists that stand for arrays
 ACCEPTED = (
     "a mapping of arrays x_train, y_train[, user_train], x_test, y_test; or (train, test), each a torch dataset, a "
     "pandas frame, (x, y) or (x, y, users); or one of these with data.test_share"
@@ -72,6 +73,8 @@ def is_pair(data: Any) -> bool:
 def array_of(value: Any, key: str, complain: Complaint) -> NDArray[Any]:
     """An array, tensor or list as an array of numbers or text."""
     try:
+        if isinstance(value, list) and value and all(isinstance(each, torch.Tensor) for each in value):
+            value = torch.stack(value)
         if isinstance(value, torch.Tensor):
             value = value.detach().cpu().resolve_conj().resolve_neg()
             value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
@@ -130,7 +133,7 @@ def _is_values(data: Any) -> bool:
     if isinstance(data, torch.Tensor | np.ndarray):
         return True
     pandas = sys.modules.get("pandas")
-    plain = isinstance(data, list) and bool(data) and isinstance(data[0], int | float | str | list | np.generic)
+    plain = isinstance(data, list) and (not data or isinstance(data[0], _ENTRIES))
     return plain or (pandas is not None and isinstance(data, pandas.Series))
 
 

@@ -67,12 +67,13 @@ class Loader(NamedTuple):
         return UserError(f"{self.key} = {self.name!r}: cannot be used: {' '.join(str(reason).split())}")
 
     def call(self, *arguments: int | None) -> Any:
-        """What the function returns; raises `UserError` if it fails."""
+        """What the function returns; raises `UserError` if it fails, MemoryError if memory does not suffice, which is a
+        matter of the machine."""
         try:
             return self.function(*arguments)
         except (Exception, SystemExit) as error:
-            if isinstance(error, MemoryError) or "memory" in str(error):
-                raise  # a matter of the machine
+            if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error)):
+                raise MemoryError(_reason(error)) from None
             raise self.error(_reason(error)) from None
 
     def whole(self, options: HubOptions) -> Dataset:
@@ -101,11 +102,15 @@ def read(name: str, devices: int | None, partition: str, options: HubOptions) ->
     """All samples, for a simulation; raises `UserError` if the function or what it returns cannot be used."""
     loader = Loader.find(name)
     if not loader.takes_device:
-        return loader.whole(options)
+        return _in_memory(loader, lambda: loader.whole(options))
     if partition != "natural":
         raise UserError(f"data.partition = {partition!r}: {name} gives each device its own samples; accepted: natural")
     if devices is None:
         raise UserError(f"data.devices = 'auto': {name} takes the number of a device; accepted: how many there are")
+    return _in_memory(loader, lambda: _read_each(loader, devices))
+
+
+def _read_each(loader: Loader, devices: int) -> Dataset:
     found = [loader.own(device) for device in range(devices)]
     users = np.repeat(np.arange(devices), [len(part["x"]) for part in found])
     filled = [part for part in found if len(part["x"])]
@@ -118,7 +123,14 @@ def read(name: str, devices: int | None, partition: str, options: HubOptions) ->
 def read_test(name: str, options: HubOptions) -> Dataset:
     """What a server needs: the test samples, and no training samples if the devices have their own."""
     loader = Loader.find(name)
-    return _of_devices(loader, {}) if loader.takes_device else loader.whole(options)
+    return _in_memory(loader, lambda: _of_devices(loader, {}) if loader.takes_device else loader.whole(options))
+
+
+def _in_memory(loader: Loader, work: Callable[[], Dataset]) -> Dataset:
+    try:
+        return work()
+    except MemoryError as error:
+        raise loader.error(error) from None
 
 
 def read_own(loader: Loader, device: int, names: tuple[str, ...], options: HubOptions) -> Split | Dataset:

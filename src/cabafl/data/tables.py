@@ -80,7 +80,7 @@ def tidy(frame: "pd.DataFrame", complain: Complaint) -> "pd.DataFrame":
 
 
 def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, Decimal) else value
+    return float(value) if isinstance(value, Decimal) or (isinstance(value, int) and abs(value) >= 2**63) else value
 
 
 def _check_names(frame: "pd.DataFrame", names: Sequence[str], complain: Complaint) -> None:
@@ -116,6 +116,8 @@ def label_columns(frame: "pd.DataFrame", columns: Columns, complain: Complaint) 
     if columns.label:
         return columns.label
     found = [name for name in LABEL_NAMES if name in frame.columns]
+    if len(found) > 1:
+        raise complain(f"columns {' and '.join(found)} are both there; name the one to learn")
     if not found:
         raise complain(
             f"no column is called {', '.join(LABEL_NAMES)}; name the one to learn: {', '.join(map(str, frame.columns))}"
@@ -166,7 +168,7 @@ def held_out(
 ) -> NDArray[np.bool_]:
     """Which of ``count`` samples are for testing: ``share`` of each user's, or of all. Drawn once for all seeds.
 
-    Samples with one of the ``labels`` that would have none for training are for training.
+    Of each of the ``labels`` one sample at least is for training.
     """
     test = np.zeros(count, bool)
     owner = np.zeros(count, np.int64) if users is None else np.unique(users, return_inverse=True)[1].reshape(-1)
@@ -175,5 +177,6 @@ def held_out(
         chosen = int(share * len(rows) + 0.5)
         test[rows[rng(0, "test share", user).permutation(len(rows))[:chosen]]] = True
     if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iubUS":
-        test &= np.isin(labels, labels[~test])
+        found, first = np.unique(labels, return_index=True)
+        test[first[~np.isin(found, labels[~test])]] = False
     return test
