@@ -216,8 +216,9 @@ def _read_text(source: Path, separator: str) -> "pd.DataFrame":
     except pd.errors.ParserWarning:
         raise corrupt(source, f"a row has more fields than the first line has names ({len(names)})") from None
     texts = frame.select_dtypes(include=["object", "string"])
-    stripped = {name: texts[name].map(lambda each: each.strip() if isinstance(each, str) else each) for name in texts}
-    return frame.assign(**stripped).rename(columns=str.strip)
+    for name in texts:
+        frame[name] = texts[name].map(lambda each: each.strip() if isinstance(each, str) else each)
+    return frame.rename(columns=str.strip)
 
 
 def _test_column(frame: "pd.DataFrame", name: str, source: Path) -> NDArray[np.bool_]:
