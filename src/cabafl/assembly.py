@@ -1,14 +1,14 @@
 """Builds the parts of a run from its experiment: data, network, devices, method."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from cabafl.checked import make_method
-from cabafl.config import Experiment, FleetSection
+from cabafl.config import Experiment, FleetSection, TrainingSection
 from cabafl.data.dataset import Dataset, Partition
 from cabafl.engine.average import AverageRule
 from cabafl.engine.core import EngineSetup, Limits
@@ -24,6 +24,7 @@ from cabafl.fleet import (
     Speeds,
     config_counts,
     gaussian_fleet,
+    passes_of,
     read_trace,
     tiered_fleet,
 )
@@ -80,6 +81,9 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
         raise UserError(str(error)) from None
+    training = experiment.training
+    if training.max_steps is not None:
+        fleet = replace(fleet, most_passes=passes_of(training.max_steps, training.batch_size, partition.sizes))
     return SimulationParts(experiment, method, task, slots, fleet, make_faults(experiment, len(fleet)))
 
 
@@ -154,13 +158,8 @@ def check_fit(method: Method, task: Task) -> None:
         )
     if needs.features not in (None, "labels"):
         find_layer(task.model.network, task.feature_layer)
-    training = task.spec.training
-    if needs.sgd and (training.optimiser != "sgd" or training.nesterov):
-        key = "nesterov = true" if training.nesterov else f"optimiser = {training.optimiser!r}"
-        raise UserError(
-            f"training.{key}: method.name = {method.name!r} computes gradients from steps of SGD; accepted: "
-            "training.optimiser = sgd without training.nesterov, or another method"
-        )
+    if needs.plain_sgd:
+        check_plain_sgd(method, task.spec.training)
     if task.dp is None:
         return
     if needs.training_loss:
@@ -170,6 +169,20 @@ def check_fit(method: Method, task: Task) -> None:
         )
     with per_sample_gradients(task.model.network):
         pass  # raises for layers it cannot handle
+
+
+def check_plain_sgd(method: Method, training: TrainingSection) -> None:
+    """Raises `UserError` if devices do not train with SGD and plain momentum."""
+    if training.optimiser != "sgd":
+        key, value, accepted = "optimiser", training.optimiser, "sgd"
+    elif training.nesterov:
+        key, value, accepted = "nesterov", "true", "false"
+    else:
+        return
+    raise UserError(
+        f"training.{key} = {value}: method.name = {method.name!r} computes the gradients of a device from the change "
+        f"of its model, which only SGD with plain momentum allows; accepted: {accepted}"
+    )
 
 
 def settled(method: Method, devices: int, simulated: bool) -> Method:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from cabafl.config import TrainingSection
 from cabafl.errors import UserError
-from cabafl.methods.base import Objective
+from cabafl.methods.base import Job, Objective
 
 Curve = Callable[[float], float]
 """Seconds of the run, or models published -> factor on the learning rate."""
@@ -22,10 +22,9 @@ class Schedule:
     curve: Curve
     over: Literal["time", "versions"] = "time"
 
-    def applied(self, objective: Objective, now: float, version: int) -> Objective:
-        """The objective of a job that is sent now. A method's own ``lr_scale`` stays: the two are multiplied."""
-        factor = self.factor(now if self.over == "time" else float(version))
-        return replace(objective, lr_scale=objective.lr_scale * factor)
+    def at(self, now: float, version: int) -> float:
+        """The factor for a job that is sent now; a method's own ``lr_scale`` is multiplied by it."""
+        return self.factor(now if self.over == "time" else float(version))
 
     def factor(self, position: float) -> float:
         """The factor at a position; raises `UserError` if that is not a number above 0."""
@@ -36,6 +35,12 @@ class Schedule:
             f"training.schedule = {self.name!r}: {factor!r} at {position:g} {_UNITS[self.over]}; accepted: a number "
             "above 0"
         )
+
+
+def orders(job: Job) -> Objective:
+    """What the device of a job is told: its objective, with the factor of the schedule in ``lr_scale``."""
+    objective, factor = job.objective, job.schedule
+    return objective if factor == 1.0 else replace(objective, lr_scale=objective.lr_scale * factor)
 
 
 _UNITS = {"time": "s", "versions": "versions"}

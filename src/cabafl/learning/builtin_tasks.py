@@ -12,9 +12,19 @@ from torch.nn import functional as F  # noqa: N812
 from cabafl.config import TaskSection
 from cabafl.errors import UserError
 from cabafl.learning.learning_task import LearningTask, Sums, TaskMetric
+from cabafl.recording.events import TOTALS
 from cabafl.validation import unknown
 
-_RESERVED = ("loss", "time", "version")  # columns of every metrics.csv
+_RESERVED = (
+    "time",
+    "version",
+    "loss",
+    *TOTALS,
+    "event",
+    "window_mean",
+    "window_deviation",
+)  # columns, keys
+_BEGINNINGS = ("averaged_", "devices_")  # of further columns
 
 
 class Classification(LearningTask):
@@ -147,13 +157,17 @@ _TARGETS = ("class", "numbers", "labels", "tokens")
 
 def chosen_metrics(task: LearningTask, section: TaskSection) -> tuple[TaskMetric, ...]:
     """The metrics of an experiment; the first is the one that its runs are judged by."""
-    offered = {metric.name: metric for metric in task.metrics()}
-    for name in offered:
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in _RESERVED or name.startswith("averaged_"):
+    offered: dict[str, TaskMetric] = {}
+    for metric in task.metrics():
+        name = metric.name
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in _RESERVED or name.startswith(_BEGINNINGS):
             raise UserError(
                 f"task.name = {section.name!r}: a metric with the name {name!r}; accepted: lower-case letters, digits "
-                f"and underscores, but not {', '.join(_RESERVED)} or averaged_..."
+                f"and underscores, but not averaged_..., devices_..., {', '.join(_RESERVED)}"
             )
+        if name in offered:
+            raise UserError(f"task.name = {section.name!r}: two metrics are called {name!r}; accepted: different names")
+        offered[name] = metric
     first = next(iter(offered)) if section.metric is None else section.metric
     names = [first, *(name for name in (task.usual() if section.metrics is None else section.metrics) if name != first)]
     for key, name in [("task.metric", first), *(("task.metrics", name) for name in names[1:])]:

@@ -48,8 +48,17 @@ def _outputs(task: Task, x: Tensor) -> Tensor:
 
 def _check_gradient(task: Task, outputs: Tensor, y: Tensor) -> None:
     try:
+        losses = task.goal.learning.losses(outputs, y)
+        if not isinstance(losses, Tensor) or losses.shape != y.shape[:1]:
+            found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+            raise UserError(
+                f"task.name = {task.spec.task.name!r}: losses returns {found} for {len(y)} samples; accepted: a tensor "
+                f"of shape ({len(y)},), one loss per sample"
+            )
         loss = task.goal.learning.loss(outputs, y)
         loss.backward()  # type: ignore[no-untyped-call]
+    except UserError:
+        raise
     except Exception as error:
         raise _problem(task, f"cannot be trained for task.name = {task.spec.task.name!r}: {_line(error)}") from error
     if all(parameter.grad is None for parameter in task.model.network.parameters()):

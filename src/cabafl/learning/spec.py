@@ -9,6 +9,7 @@ from torch import nn
 from cabafl import models
 from cabafl.config import Experiment, PrivacySection, TaskSection, TrainingSection
 from cabafl.data.dataset import Dataset, Kind, Partition, Split
+from cabafl.data.raw import InputForm, Pixels
 from cabafl.errors import UserError
 from cabafl.learning.augmentation import check_augmentation
 from cabafl.learning.builtin_tasks import chosen_metrics, find_task
@@ -19,7 +20,8 @@ from cabafl.learning.training import seeded
 from cabafl.rng import seed64
 from cabafl.values import Width
 
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
+LARGEST = 1_000_000
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
 
 
 class TaskSpec(BaseModel):
@@ -36,6 +38,8 @@ class TaskSpec(BaseModel):
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     class_names: tuple[str, ...] = ()
+    pixels: Pixels | None = None  # how images are stored; None: no images, or written by an older version
+    feature_names: tuple[str, ...] = ()
     feature_layer: str | None  # None: the layer the network names
     task: TaskSection = TaskSection()
     training: TrainingSection
@@ -46,7 +50,9 @@ class TaskSpec(BaseModel):
         """The task of an experiment on data of this form; raises `UserError` if they do not go together."""
         learning = find_task(experiment.task)
         try:
-            learning.check(dataset.test.y)
+            for split in (dataset.test, dataset.train):
+                if len(split):
+                    learning.check(split.y)
         except ValueError as error:
             raise UserError(f"task.name = {experiment.task.name!r}: {error}") from None
         if experiment.training.label_smoothing and not learning.smooths:
@@ -56,6 +62,7 @@ class TaskSpec(BaseModel):
             )
         check_optimiser(experiment.training)
         check_augmentation(experiment.training.augment, dataset.inputs(dataset.test.x[:2]))
+        _check_size(experiment, dataset, learning.outputs(dataset.classes, dataset.test.y))
         return cls(
             seed=experiment.seed,
             model=experiment.model.name,
@@ -66,6 +73,8 @@ class TaskSpec(BaseModel):
             mean=dataset.mean,
             deviation=dataset.deviation,
             class_names=dataset.class_names,
+            pixels=_pixels(dataset),
+            feature_names=dataset.feature_names,
             feature_layer=experiment.model.feature_layer,
             task=experiment.task,
             training=experiment.training,
@@ -81,6 +90,12 @@ class TaskSpec(BaseModel):
             "augment": self.training.augment or "",
         }
         return [(what, name) for what, name in named.items() if ":" in name]
+
+    @property
+    def form(self) -> InputForm:
+        """The form of the samples, for new ones."""
+        mean, deviation, names = self.mean, self.deviation, self.feature_names
+        return InputForm(self.kind, self.input_shape, mean, deviation, self.pixels, names, self.classes)
 
     def dataset(self, train: Split, test: Split) -> Dataset:
         """The samples as a data set with this task's kind, classes and normalisation."""
@@ -104,3 +119,15 @@ class TaskSpec(BaseModel):
         learning = find_task(self.task)
         goal = Goal(learning, chosen_metrics(learning, self.task))
         return Task(self, dataset, partition, FlatModel(network), layer, goal, repeatable)
+
+
+def _check_size(experiment: Experiment, dataset: Dataset, outputs: int) -> None:
+    for what, size in [("outputs", outputs), *(("numbers in a row of an input", each) for each in dataset.input_shape)]:
+        if not 1 <= size <= LARGEST:
+            raise UserError(f"data.dataset = {experiment.data.dataset!r}: {size:,} {what}; accepted: 1 to {LARGEST:,}")
+
+
+def _pixels(dataset: Dataset) -> Pixels | None:
+    if dataset.kind != "image":
+        return None
+    return "bytes" if dataset.test.x.dtype == torch.uint8 else "floats"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cabafl.checked import make_method
 from cabafl.config import load_experiment
-from cabafl.data.dataset import network_inputs
+from cabafl.data.raw import raw_inputs
 from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.errors import UserError
 from cabafl.learning.builtin_tasks import find_task
@@ -42,18 +42,13 @@ class LoadedModel:
     """Form of the inputs, normalisation, classes and their names, learning task."""
 
     def inputs(self, x: npt.ArrayLike | Tensor) -> Tensor:
-        """Samples in the form of the data set (bytes of images, numbers, symbols) as the network takes them.
+        """Samples as they were handed in for training, one or several: arrays, tensors, lists, or a pandas frame, whose
+        columns are matched by name. Put into the form that the network takes exactly as the training samples were.
 
         Raises:
-            UserError: If they have another shape than those the network was trained with.
+            UserError: If they have another form than those the network was trained with.
         """
-        stored = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
-        shape = self.spec.input_shape
-        if tuple(stored.shape) == shape:
-            stored = stored[None]
-        if tuple(stored.shape[1:]) != shape:
-            raise UserError(f"x: shape {tuple(stored.shape)}; accepted: {shape}, or n x {shape} for n samples")
-        return network_inputs(stored, self.spec.kind, self.spec.mean, self.spec.deviation)
+        return raw_inputs(x, self.spec.form)
 
     def __call__(self, x: npt.ArrayLike | Tensor) -> Tensor:
         """The outputs of the network, one row per sample."""
