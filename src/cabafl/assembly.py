@@ -37,6 +37,7 @@ from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.learning.weights import start_from
 from cabafl.methods.base import Method
+from cabafl.own_code import blaming
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
 from cabafl.recording.scale import MetricInfo
@@ -66,6 +67,11 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
 
     ``given``: the samples, if they were handed in.
     """
+    with blaming(own_code(experiment)):
+        return _assembled(experiment, given)
+
+
+def _assembled(experiment: Experiment, given: Dataset | None) -> SimulationParts:
     method = make_method(experiment)
     make_schedule(experiment.training, experiment.run.virtual_time)  # a wrong one is found before anything runs
     dataset, partition = make_data(experiment, given)
@@ -85,13 +91,27 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
 
 def assemble_server(experiment: Experiment, devices: int, say: Callable[[str], None] | None = None) -> Parts:
     """Builds the parts of a server for ``devices`` real devices; its task has test samples only."""
-    method = make_method(experiment)
-    make_schedule(experiment.training, experiment.run.wall_time)
-    slots = slots_for(experiment, devices, method)
-    method = settled(method, devices, simulated=False)
-    task = make_server_task(experiment, say)
-    check_fit(method, task)
-    return Parts(experiment, method, task, slots)
+    with blaming(own_code(experiment)):
+        method = make_method(experiment)
+        make_schedule(experiment.training, experiment.run.wall_time)
+        slots = slots_for(experiment, devices, method)
+        method = settled(method, devices, simulated=False)
+        task = make_server_task(experiment, say)
+        check_fit(method, task)
+        return Parts(experiment, method, task, slots)
+
+
+def own_code(experiment: Experiment) -> dict[str, str]:
+    """The settings that may name code of the user's, apart from data, which the loader looks after."""
+    training = experiment.training
+    return {
+        "method.name": experiment.method.name,
+        "model.name": experiment.model.name,
+        "task.name": experiment.task.name,
+        "training.optimiser": training.optimiser,
+        "training.schedule": training.schedule,
+        "training.augment": training.augment or "",
+    }
 
 
 def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None], seconds: float | None) -> EngineSetup:

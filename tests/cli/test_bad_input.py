@@ -101,7 +101,7 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
         "fleet.faults.attack = 'label-flip': the samples",
     ),
     "unknown optimiser": (["training.optimiser=adamx"], "training.optimiser = 'adamx': unknown, did you mean 'adam"),
-    "optimiser not found": (["training.optimiser=no:Where"], "training.optimiser = 'no:Where': cannot be used: No mod"),
+    "optimiser not found": (["training.optimiser=no:Where"], "training.optimiser = 'no:Where': cannot be imported: No"),
     "not an optimiser": (["training.optimiser=math:sqrt"], "training.optimiser = 'math:sqrt': cannot be used"),
     "keys of adam": (
         ["training.betas=[0.5, 0.5]"],

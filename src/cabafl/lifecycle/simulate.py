@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from cabafl.assembly import SimulationParts, announce, assemble, engine_setup
+from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, own_code
 from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, LENGTH_KEYS, Experiment, load_experiment
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
@@ -27,6 +27,7 @@ from cabafl.lifecycle.extension import changes_length, check_extension, extend, 
 from cabafl.lifecycle.origin import check_data, find_modules, origin, with_absolute_paths
 from cabafl.lifecycle.run import Lifecycle, Listener, experiment_text
 from cabafl.lifecycle.stopping import Paused
+from cabafl.own_code import blaming
 from cabafl.recording.environment import environment
 from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import EXPERIMENT, JOURNAL, METRICS, SUMMARY, RunFolder
@@ -287,7 +288,8 @@ def carry_out(
     run.ending.reason = end
     engine = make_engine(parts, executor, run.emit, run.check_stop)
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # a model that grows without bound is rejected for it
+        # a model that grows without bound is rejected for it
+        with blaming(own_code(parts.experiment)), np.errstate(over="ignore", invalid="ignore"):
             summary = run.carry_out(VirtualDriver(engine, until), checkpoint)
     finally:
         if folder is not None:
