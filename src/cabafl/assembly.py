@@ -77,6 +77,7 @@ def _assembled(experiment: Experiment, given: Dataset | None) -> SimulationParts
     dataset, partition = make_data(experiment, given)
     task = make_task(experiment, dataset, partition)
     task.panel = make_panel(experiment, dataset, partition)
+    check_target(experiment, task.goal.metrics[0].info)
     slots = slots_for(experiment, len(partition), method)
     method = settled(method, len(partition), simulated=True)
     check_fit(method, task)
@@ -97,6 +98,7 @@ def assemble_server(experiment: Experiment, devices: int, say: Callable[[str], N
         slots = slots_for(experiment, devices, method)
         method = settled(method, devices, simulated=False)
         task = make_server_task(experiment, say)
+        check_target(experiment, task.goal.metrics[0].info)
         check_fit(method, task)
         return Parts(experiment, method, task, slots)
 
@@ -181,6 +183,14 @@ def check_fit(method: Method, task: Task) -> None:
         )
     with per_sample_gradients(task.model.network):
         pass  # raises for layers it cannot handle
+
+
+def check_target(experiment: Experiment, metric: MetricInfo) -> None:
+    """Raises `UserError` for a target that no evaluation can reach, or every one does."""
+    target = experiment.run.stop_at
+    if target is not None and metric.percent and not 0 < target <= 1:
+        hint = f", {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
+        raise UserError(f"run.stop_at = {target:g}: {metric.name} is a share; accepted: above 0, at most 1{hint}")
 
 
 def settled(method: Method, devices: int, simulated: bool) -> Method:

@@ -115,6 +115,11 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
         "training.schedule = 'cosinus': unknown, did you mean",
     ),
     "no length": (["training.schedule=step"], "training.schedule_length: not set; training.schedule = step over time"),
+    "target in percent": (
+        ["run.stop_at=90"],
+        "run.stop_at = 90: accuracy is a share; accepted: above 0, at most 1, 0.9",
+    ),
+    "target 0": (["run.stop_at=0"], "run.stop_at = 0: accuracy is a share; accepted: above 0, at most 1"),
     "schedule not found": (["training.schedule=no:where"], "training.schedule = 'no:where': cannot be imported"),
     "schedule of zero": (
         ["training.schedule=math:sin"],

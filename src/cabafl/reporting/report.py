@@ -1,7 +1,9 @@
 """Writes the report on finished runs: tables, figures and an HTML page."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 
 from cabafl.errors import UserError
@@ -62,6 +64,7 @@ def build_report(
     """
     if not runs:
         raise UserError("report: no finished run given; accepted: at least one")
+    check_targets(targets)
     which, (runs, _) = _judgement(runs, by), judged(runs, by)
     measures = measure(runs, targets, "method" if sweep is None else "setting")
     main, speedups = tables(measures), speedup_tables(measures)
@@ -74,6 +77,15 @@ def build_report(
     contents["report.html"] = page(runs, main, speedups, figures, title, look).encode()
     files = write_files(Path(out), contents)
     return ReportPaths(files[-1], files, [*main, *speedups] if sweep is None else main)
+
+
+def check_targets(targets: object) -> None:
+    """Raises `UserError` unless they are finite numbers, or None."""
+    if targets is None:
+        return
+    listed = list(targets) if isinstance(targets, Sequence) and not isinstance(targets, str) else [None]
+    if not all(isinstance(target, Real) and math.isfinite(target) for target in listed):
+        raise UserError(f"targets = {targets!r:.80}: accepted: a list of numbers, e.g. [40, 45], or None")
 
 
 def _line_styles(runs: Sequence[Run], sweep: Sweep | None) -> dict[str, Style]:
