@@ -19,6 +19,7 @@ from cabafl.reporting.styles import Style, styles
 from cabafl.reporting.sweep import Sweep, sweep_csv, sweep_styles, value_figures
 from cabafl.reporting.table import Table, speedup_tables, tables
 
+MAX_EARLY = 10  # runs that are named in a note
 MAX_CURVES = 40  # in figures and on the page
 
 
@@ -134,6 +135,16 @@ def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> li
     if any(run.summary["best_window_mean"] is None for run in runs):
         notes.append(
             f"Some runs have fewer than {WINDOW} evaluated versions, so they have no best window and no stability."
+        )
+    early = [
+        f"{run.label}, seed {run.seed}, at {run.metrics[-1].time:,.0f} s ({run.ended_by})"
+        for run in runs
+        if run.ended_by
+    ]
+    if early:
+        more = f"; and {len(early) - MAX_EARLY} more" if len(early) > MAX_EARLY else ""
+        notes.append(
+            f"Runs that ended before their time, so that lengths differ: {'; '.join(early[:MAX_EARLY])}{more}."
         )
     if len(measures.rows) > MAX_CURVES:
         notes.append(f"Curves and figures show the first {MAX_CURVES} of {len(measures.rows)}; the tables have all.")
