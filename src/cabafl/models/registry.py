@@ -1,6 +1,5 @@
 """Builds networks by name, for a given data kind, input shape and number of classes."""
 
-import importlib
 import inspect
 from typing import Any
 
@@ -13,6 +12,7 @@ from cabafl.models.lstm import CharLSTM
 from cabafl.models.mlp import mlp
 from cabafl.models.resnet import ResNet18
 from cabafl.models.vgg import vgg16
+from cabafl.own_code import find_own, reason
 from cabafl.validation import unknown
 
 _CONVOLUTIONAL = {"resnet18": ResNet18, "vgg16": vgg16}  # of pictures with 32 by 32 pixels
@@ -90,20 +90,16 @@ def _no_width(name: str, width: float) -> UserError:
 def _custom(name: str, input_shape: tuple[int, ...], classes: int, width: float) -> nn.Module:
     """Calls ``Class(input_shape, classes)``, or ``Class()`` if it does not accept two arguments; with ``width=...`` if
     that is not 1."""
-    module, _, attribute = name.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"model.name = {name!r}: cannot be imported: {error}") from None
+    factory = find_own("model.name", name)
     more = {} if width == 1.0 else {"width": width}
     if more and not _takes_width(factory):
         raise _no_width(name, width)
     arguments = _arguments(factory, (input_shape, classes), more)
     try:
         network = factory(*arguments, **more)
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"model.name = {name!r}: cannot be built with the arguments {arguments}: {reason}") from error
+    except (Exception, SystemExit) as error:
+        text = f"cannot be built with the arguments {arguments}: {reason(error)}"
+        raise UserError(f"model.name = {name!r}: {text}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"model.name = {name!r}: is a {type(network).__name__}; accepted: a torch.nn.Module")
     return network
