@@ -13,6 +13,8 @@ NAMES = [
     "Job",
     "LearningTask",
     "LoadedModel",
+    "LoggedRun",
+    "Logger",
     "Method",
     "Objective",
     "Parameters",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from cabafl.lifecycle.finishing import finish
     from cabafl.lifecycle.loading import LoadedModel, load_model
     from cabafl.lifecycle.simulate import Result, resume, simulate
+    from cabafl.loggers.base import LoggedRun, Logger
     from cabafl.methods.base import Job, Method, Objective, Parameters, Server, Upload
     from cabafl.reporting.report import build_report
     from cabafl.reporting.runs import load_runs
@@ -22,6 +23,8 @@ __all__ = [
     "Job",
     "LearningTask",
     "LoadedModel",
+    "LoggedRun",
+    "Logger",
     "Method",
     "Objective",
     "Parameters",
@@ -50,6 +53,7 @@ _HOMES = {
     "cabafl.lifecycle.finishing": ("finish",),
     "cabafl.lifecycle.loading": ("LoadedModel", "load_model"),
     "cabafl.lifecycle.simulate": ("Result", "resume", "simulate"),
+    "cabafl.loggers.base": ("LoggedRun", "Logger"),
     "cabafl.methods.base": ("Job", "Method", "Objective", "Parameters", "Server", "Upload"),
     "cabafl.reporting.report": ("build_report",),
     "cabafl.reporting.runs": ("load_runs",),

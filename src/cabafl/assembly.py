@@ -36,6 +36,7 @@ from cabafl.learning.probe import check_network
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.learning.weights import start_from
+from cabafl.loggers.finding import find_loggers
 from cabafl.methods.base import Method
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
@@ -68,6 +69,7 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
     """
     method = make_method(experiment)
     make_schedule(experiment.training, experiment.run.virtual_time)  # a wrong one is found before anything runs
+    find_loggers(experiment.run.log)
     dataset, partition = make_data(experiment, given)
     task = make_task(experiment, dataset, partition)
     task.panel = make_panel(experiment, dataset, partition)
@@ -87,6 +89,7 @@ def assemble_server(experiment: Experiment, devices: int, say: Callable[[str], N
     """Builds the parts of a server for ``devices`` real devices; its task has test samples only."""
     method = make_method(experiment)
     make_schedule(experiment.training, experiment.run.wall_time)
+    find_loggers(experiment.run.log)
     slots = slots_for(experiment, devices, method)
     method = settled(method, devices, simulated=False)
     task = make_server_task(experiment, say)
