@@ -10,6 +10,7 @@ import cabafl
 NAMES = [
     "Comparison",
     "Experiment",
+    "Exported",
     "Job",
     "LearningTask",
     "LoadedModel",
@@ -26,6 +27,7 @@ NAMES = [
     "__version__",
     "build_report",
     "compare",
+    "export_model",
     "finish",
     "load_experiment",
     "load_model",

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from cabafl.comparison.functions import Comparison, compare, sweep
     from cabafl.config import Experiment, load_experiment
     from cabafl.errors import UserError
+    from cabafl.exporting.model import Exported, export_model
     from cabafl.learning.learning_task import LearningTask, TaskMetric
     from cabafl.lifecycle.finishing import finish
     from cabafl.lifecycle.loading import LoadedModel, load_model
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "Experiment",
+    "Exported",
     "Job",
     "LearningTask",
     "LoadedModel",
@@ -36,6 +38,7 @@ __all__ = [
     "__version__",
     "build_report",
     "compare",
+    "export_model",
     "finish",
     "load_experiment",
     "load_model",
@@ -49,6 +52,7 @@ _HOMES = {
     "cabafl.comparison.functions": ("Comparison", "compare", "sweep"),
     "cabafl.config": ("Experiment", "load_experiment"),
     "cabafl.errors": ("UserError",),
+    "cabafl.exporting.model": ("Exported", "export_model"),
     "cabafl.learning.learning_task": ("LearningTask", "TaskMetric"),
     "cabafl.lifecycle.finishing": ("finish",),
     "cabafl.lifecycle.loading": ("LoadedModel", "load_model"),

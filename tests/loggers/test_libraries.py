@@ -65,7 +65,8 @@ def mlflow_run(folder: Path) -> Any:
 def mlflow_rows(folder: Path) -> Figures:
     client, run = mlflow_client(folder), mlflow_run(folder)
     names = [name for name in run.data.metrics if not name.startswith("final.")]
-    columns = {name: client.get_metric_history(run.info.run_id, name) for name in names}
+    histories = {name: client.get_metric_history(run.info.run_id, name) for name in names}
+    columns = {name: sorted(points, key=lambda point: point.step) for name, points in histories.items()}
     for points in columns.values():
         assert [point.step for point in points] == list(range(len(points)))
     return [{name: columns[name][i].value for name in names} for i in range(len(columns["time"]))]
