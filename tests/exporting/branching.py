@@ -1,8 +1,5 @@
 """Networks that are hard or impossible to export."""
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
 
@@ -18,8 +15,8 @@ class Branching(nn.Module):
         return scores if len(x) <= 2 else -scores
 
 
-class Remote(nn.Module):
-    """Calls something that no exporter understands."""
+class Undecided(nn.Module):
+    """What it computes depends on the values of all samples together."""
 
     feature_layer = "out"
 
@@ -28,6 +25,5 @@ class Remote(nn.Module):
         self.out = nn.Linear(input_shape[0], classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        outside: Any = torch.from_numpy(x.detach().numpy() + 0.0)
-        scores: Tensor = self.out(outside)
+        scores: Tensor = self.out(x) if float(x.sum()) > 0 else self.out(-x)
         return scores

@@ -15,6 +15,7 @@ from cabafl.lifecycle.loading import LoadedModel
 
 BATCH = 250
 TOLERANCE = 1e-3  # of the outputs, relative to the largest one
+ROUNDING = 1e-4  # the same, of the best two outputs of a sample: nearer to each other, either may be the prediction
 
 
 class Verdict(NamedTuple):
@@ -28,15 +29,15 @@ def compare_outputs(model: LoadedModel, exported: Outputs, test: Split, form: Fo
     """Raises `UserError` unless both predict the same for every test sample."""
     learning = find_task(model.spec.task)
     metrics = chosen_metrics(learning, model.spec.task)
-    largest, apart, ties, scores = 0.0, 0, 0, []
-    batches = [slice(0, 1), *(slice(i, i + BATCH) for i in range(0, len(test), BATCH))]  # also one sample alone
-    for part in batches:
-        x, y = test.x[part], test.y[part]
-        ours, theirs = model(x), exported(x)
-        difference, other, tied = _differences(ours, theirs, learning.targets)
+    alone = _differences(model(test.x[:1]), exported(test.x[:1]), learning.targets)
+    largest, apart, ties, scores = alone[0], 0, 0, []
+    for x, y in zip(test.x.split(BATCH), test.y.split(BATCH), strict=True):
+        ours = model(x)
+        difference, other, tied = _differences(ours, exported(x), learning.targets)
         largest, apart, ties = max(largest, difference), apart + other, ties + tied
         sums = tuple(tuple(metric.sums(ours, y).double().flatten().tolist()) for metric in metrics)
         scores.append(Score(sums, float(learning.loss_sum(ours.double(), y)), len(y)))
+    apart = max(apart, alone[1])
     if apart or not largest <= TOLERANCE:
         raise UserError(
             f"--format = {form!r}: the file predicts {apart:,} of {len(test):,} test samples differently (outputs "
@@ -47,7 +48,7 @@ def compare_outputs(model: LoadedModel, exported: Outputs, test: Split, form: Fo
     rest = f", {ties:,} ties apart" if ties else ""
     outputs = f"outputs differ by at most {largest:.1g} of the largest one" if largest else "equal outputs"
     line = f"{len(test):,} test samples: {same}{rest}; {outputs}"
-    return Verdict(line, figures(total(scores[1:]), metrics))
+    return Verdict(line, figures(total(scores), metrics))
 
 
 def _differences(ours: Tensor, theirs: Tensor, targets: str) -> tuple[float, int, int]:
@@ -55,8 +56,8 @@ def _differences(ours: Tensor, theirs: Tensor, targets: str) -> tuple[float, int
     because their best two outputs are equal within rounding."""
     if ours.shape != theirs.shape or not bool(torch.isfinite(ours).all()):
         return float("inf"), len(ours), 0
-    error = (ours - theirs).abs()
-    difference = float(error.max() / ours.abs().max().clamp(min=1e-6))
+    scale = ours.abs().max().clamp(min=1e-6)
+    difference = float((ours - theirs).abs().max() / scale)
     if targets == "numbers":
         return difference, 0, 0
     if targets == "labels":
@@ -65,7 +66,7 @@ def _differences(ours: Tensor, theirs: Tensor, targets: str) -> tuple[float, int
         other = ours.argmax(dim=-1) != theirs.argmax(dim=-1)
         best = ours.topk(min(2, ours.shape[-1]), dim=-1).values
         margin = best[..., 0] - best[..., -1]
-    tied = other & (margin <= 2 * error.max())
+    tied = other & (margin <= ROUNDING * scale)
     return difference, _samples(other & ~tied), _samples(tied)
 
 

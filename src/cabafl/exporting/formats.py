@@ -1,6 +1,7 @@
 """Writes a model in the formats of other programs, and reads it back as they do."""
 
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,7 +66,9 @@ def write_model(model: LoadedModel, form: Format, samples: Tensor, path: Path) -
     except OSError:
         raise
     except Exception as error:  # whatever the exporters of torch raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        cause = error.__cause__ or error  # torch.onnx adds advice of many lines
+        plain = re.sub(r"\x1b\[\d*m", "", f"{type(cause).__name__}: {cause}")
+        reason = " ".join(plain.split())[:200]
         others = ", ".join(other for other in FORMATS if other != form)
         raise UserError(
             f"--format = {form!r}: model.name = {model.spec.model!r} cannot be exported: {reason}; accepted: {others}"
@@ -134,7 +137,7 @@ def _calm_jit() -> Iterator[None]:
     branches in the user's network remain."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
-        warnings.filterwarnings("ignore", category=TracerWarning, module=r"torch\.")
+        warnings.filterwarnings("ignore", category=TracerWarning, module=r"(torch|cabafl)\.")
         yield
 
 
