@@ -31,7 +31,7 @@ def compare_outputs(model: LoadedModel, exported: Outputs, test: Split, form: Fo
     metrics = chosen_metrics(learning, model.spec.task)
     alone = _differences(model(test.x[:1]), exported(test.x[:1]), learning.targets)
     largest, apart, ties, scores = alone[0], 0, 0, []
-    for x, y in zip(test.x.split(BATCH), test.y.split(BATCH), strict=True):
+    for x, y in zip(torch.split(test.x, BATCH), torch.split(test.y, BATCH), strict=True):
         ours = model(x)
         difference, other, tied = _differences(ours, exported(x), learning.targets)
         largest, apart, ties = max(largest, difference), apart + other, ties + tied
