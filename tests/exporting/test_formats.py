@@ -14,7 +14,7 @@ from cabafl.config import PrivacySection, TaskSection, TrainingSection
 from cabafl.data.dataset import Kind, Split
 from cabafl.exporting import formats
 from cabafl.exporting.check import compare_outputs
-from cabafl.exporting.formats import FORMATS, Format, check_format, read_model, write_model
+from cabafl.exporting.formats import FORMATS, Format, check_format, in_one_line, read_model, write_model
 from cabafl.learning.spec import TaskSpec
 from cabafl.lifecycle.loading import LoadedModel
 
@@ -144,6 +144,28 @@ def test_a_file_that_predicts_something_else_is_refused() -> None:
 
     with pytest.raises(UserError, match=r"^--format = 'onnx': the file predicts 1 of 260 test samples differently"):
         compare_outputs(model, wrong, test, "onnx")
+
+
+def test_a_model_that_has_diverged_is_refused() -> None:
+    model, test = loaded("mlp", (7,)), samples((7,))
+    next(model.network.parameters()).data[0, 0] = float("nan")
+    with pytest.raises(UserError, match=r"^the model: its outputs on the test samples are not finite; accepted: "):
+        compare_outputs(model, model, test, "onnx")
+
+
+def test_a_file_that_takes_one_size_of_batch_only_is_one_line(tmp_path: Path) -> None:
+    model, test = loaded("mlp", (7,)), samples((7,))
+
+    def fixed(x: torch.Tensor) -> torch.Tensor:
+        if len(x) != 2:
+            raise RuntimeError("Got invalid dimensions\nfor input: samples")
+        return model(x)
+
+    with (
+        pytest.raises(UserError, match=r"cannot be exported: RuntimeError: Got invalid dimensions for input: samples"),
+        in_one_line("onnx", model),
+    ):
+        compare_outputs(model, fixed, test, "onnx")
 
 
 def test_a_tie_is_not_a_difference() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cabafl import Experiment, load_experiment, resume, simulate
+from cabafl import Experiment, load_experiment, load_runs, resume, simulate
 from cabafl.lifecycle.stopping import Paused
 from cabafl.loggers.base import final_figures
 from cabafl.recording.folder import read_metrics
@@ -104,6 +104,7 @@ def test_the_rows_of_metrics(logged: Path, tmp_path: Path) -> None:
     check_rows(logged)
     simulate(experiment(), tmp_path / "plain")
     same_bytes(logged, tmp_path / "plain")
+    assert [run.folder for run in load_runs([logged])] == [logged]  # what loggers keep is no run folder
 
 
 def test_tensorboard_has_final_figures_settings_and_model(logged: Path) -> None:
@@ -128,7 +129,7 @@ def test_mlflow_has_final_figures_settings_and_model(logged: Path) -> None:
     last = metrics(logged)[-1]
     assert run.data.metrics["final.final_accuracy"] == last["accuracy"]
     files = {each.path for each in mlflow_client(logged).list_artifacts(run.info.run_id)}
-    assert files == {"model.safetensors", "experiment.toml", "task.json", "summary.json", "curve.png"}
+    assert files == {"model.safetensors", "settings.toml", "task.json", "summary.json", "curve.png"}
     local = mlflow_client(logged).download_artifacts(run.info.run_id, "model.safetensors")
     assert Path(local).read_bytes() == (logged / "model.safetensors").read_bytes()
 
@@ -138,7 +139,7 @@ def test_wandb_has_final_figures_settings_and_model(logged: Path) -> None:
     assert (run["name"], run["project"]) == ("run", "cabafl")
     assert run["config"]["data.devices"] == 12
     assert run["summary"]["final.final_accuracy"] == metrics(logged)[-1]["accuracy"]
-    assert {"model.safetensors", "experiment.toml", "task.json"} <= set(run["files"])
+    assert {"model.safetensors", "settings.toml", "task.json"} <= set(run["files"])
     [copy] = (logged / "wandb").glob("offline-run-*/files/model.safetensors")
     assert copy.read_bytes() == (logged / "model.safetensors").read_bytes()
 

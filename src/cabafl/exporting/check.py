@@ -54,7 +54,9 @@ def compare_outputs(model: LoadedModel, exported: Outputs, test: Split, form: Fo
 def _differences(ours: Tensor, theirs: Tensor, targets: str) -> tuple[float, int, int]:
     """The largest relative difference of an output; how many samples are predicted differently; and how many only
     because their best two outputs are equal within rounding."""
-    if ours.shape != theirs.shape or not bool(torch.isfinite(ours).all()):
+    if not bool(torch.isfinite(ours).all()):
+        raise UserError("the model: its outputs on the test samples are not finite; accepted: another one, e.g. --best")
+    if ours.shape != theirs.shape:
         return float("inf"), len(ours), 0
     scale = ours.abs().max().clamp(min=1e-6)
     difference = float((ours - theirs).abs().max() / scale)

@@ -61,11 +61,18 @@ def write_model(model: LoadedModel, form: Format, samples: Tensor, path: Path) -
     """Writes the file; ``samples`` are two or more of the data set, as they are there. Raises `UserError` if the
     network cannot be expressed in the format."""
     write = {"onnx": _write_onnx, "torchscript": _write_torchscript, "safetensors": _write_safetensors}[form]
-    try:
+    with in_one_line(form, model):
         write(model, samples, path)
-    except OSError:
+
+
+@contextmanager
+def in_one_line(form: Format, model: LoadedModel) -> Iterator[None]:
+    """Turns what exporters and runtimes raise into a `UserError`."""
+    try:
+        yield
+    except (OSError, UserError):
         raise
-    except Exception as error:  # whatever the exporters of torch raise
+    except Exception as error:
         cause = error.__cause__ or error  # torch.onnx adds advice of many lines
         plain = re.sub(r"\x1b\[\d*m", "", f"{type(cause).__name__}: {cause}")
         reason = " ".join(plain.split())[:200]

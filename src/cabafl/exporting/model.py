@@ -13,7 +13,7 @@ from cabafl.data.dataset import Dataset
 from cabafl.errors import UserError
 from cabafl.exporting.card import CardFacts, model_card, stage
 from cabafl.exporting.check import compare_outputs
-from cabafl.exporting.formats import SUFFIXES, Format, check_format, read_model, write_model
+from cabafl.exporting.formats import SUFFIXES, Format, check_format, in_one_line, read_model, write_model
 from cabafl.files import sync_folder, write_atomic
 from cabafl.lifecycle.loading import LoadedModel, Which, load_model, model_with
 from cabafl.lifecycle.origin import check_data, find_modules
@@ -104,8 +104,9 @@ def export_loaded(model: LoadedModel, path: Path, file: Path, format: Format, da
         with one_thread():
             index = torch.arange(EXAMPLES) % len(dataset.test)
             write_model(model, format, dataset.test.x[index], temporary)
-            exported = read_model(format, temporary, model.spec)
-            line, figures = compare_outputs(model, exported, dataset.test, format)
+            with in_one_line(format, model):
+                exported = read_model(format, temporary, model.spec)
+                line, figures = compare_outputs(model, exported, dataset.test, format)
         card = model_card(path, file, format, model, CardFacts(experiment, dataset, figures, line))
         write_atomic(_card(file), card.encode())
         with temporary.open("rb") as written:

@@ -66,6 +66,9 @@ class Logger:
         """No more calls follow: the run is complete, was stopped, or this logger has raised."""
 
 
+SETTINGS = "settings.toml"  # a copy of experiment.toml; by that name, it would make a run folder of the logger's
+
+
 def final_figures(summary: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a summary by dotted key (``losses.crash``), without those that are not finite."""
     numbers = {

@@ -12,7 +12,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from cabafl.files import as_json, write_atomic
-from cabafl.loggers.base import LoggedRun, Logger, as_text, final_figures
+from cabafl.loggers.base import SETTINGS, LoggedRun, Logger, as_text, final_figures
 from cabafl.recording.folder import CURVE, EXPERIMENT, SUMMARY, TASK
 
 FOLDER = "mlflow"
@@ -77,9 +77,9 @@ class MlflowLogger(Logger):
         final = {f"final.{name}": value for name, value in final_figures(summary).items()}
         self._metrics(final, float(summary["time"]))
         if model is not None:
-            for path in (model, *(model.with_name(name) for name in (EXPERIMENT, TASK, SUMMARY, CURVE))):
-                if path.exists():
-                    self._client.log_artifact(self._id, str(path))
+            for path in (model, *(model.with_name(name) for name in (TASK, SUMMARY, CURVE))):
+                self._client.log_artifact(self._id, str(path))
+            self._client.log_text(self._id, model.with_name(EXPERIMENT).read_text(encoding="utf-8"), SETTINGS)
         self._finished = True
 
     def close(self) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cabafl.files import write_atomic
-from cabafl.loggers.base import LoggedRun, Logger, final_figures
-from cabafl.recording.folder import EXPERIMENT, TASK
+from cabafl.loggers.base import SETTINGS, LoggedRun, Logger, final_figures
+from cabafl.recording.folder import EXPERIMENT, MODEL, TASK
 
 FOLDER = "wandb"
 ID = "cabafl-run-id"
@@ -59,10 +59,9 @@ class WandbLogger(Logger):
         self._run.summary.update({f"final.{name}": value for name, value in final_figures(summary).items()})
         if model is not None:
             files = Path(self._run.dir)
-            for path in (model, model.with_name(EXPERIMENT), model.with_name(TASK)):
-                if path.exists():
-                    shutil.copyfile(path, files / path.name)
-                    self._run.save(str(files / path.name), base_path=str(files), policy="end")
+            for source, name in ((MODEL, MODEL), (TASK, TASK), (EXPERIMENT, SETTINGS)):
+                shutil.copyfile(model.with_name(source), files / name)
+                self._run.save(str(files / name), base_path=str(files), policy="end")
 
     def close(self) -> None:
         """Waits until everything is on disk, or with the server."""
