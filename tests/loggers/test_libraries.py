@@ -1,6 +1,9 @@
 """TensorBoard, MLflow and W&B: what they have kept is read back by their own libraries."""
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from tests.runs import same_bytes, settings
 
 __all__ = ["fleet_run"]
 ALL = "run.log=tensorboard,mlflow,wandb"
+PROGRAM = [sys.executable, "-m", "cabafl"]
 Figures = list[dict[str, float]]
 
 
@@ -174,6 +178,23 @@ def metrics_after(tmp_path: Path, name: str, step: int) -> float:
     if not (tmp_path / "whole").exists():
         simulate(experiment(), tmp_path / "whole")
     return metrics(tmp_path / "whole")[step][name]
+
+
+def test_sigkill_and_resume(tmp_path: Path) -> None:
+    """A kill at no moment in particular; the resume is a process of its own, too."""
+    folder = tmp_path / "run"
+    words = settings("fedavg", "run.workers=0", "run.virtual_time=400", "run.checkpoint_every=0.2", ALL)
+    with subprocess.Popen([*PROGRAM, "run", *words, "--out", str(folder), "--quiet"]) as process:
+        give_up = time.monotonic() + 300
+        while not (folder / "checkpoint.json").exists() or not list(folder.glob("wandb/offline-run-*/*.wandb")):
+            assert process.poll() is None, "it has ended before it was killed"
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        process.kill()
+    assert not (folder / "summary.json").exists()
+    done = subprocess.run([*PROGRAM, "resume", str(folder), "--quiet"], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    check_rows(folder)
 
 
 def test_a_run_on_devices(fleet_run: FleetRun) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ DATABASE = "mlflow.db"
 ARTIFACTS = "artifacts"
 ENTRY = "run.json"  # which run of which store this one is
 EXPERIMENT_NAME = "cabafl"
-PARAMS_AT_ONCE = 100  # what MLflow takes
+PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 800  # MLflow takes 100 and 1,000
+INTERVAL = 1.0  # seconds between two transactions, at least: one takes milliseconds, of a server more
 
 
 class MlflowLogger(Logger):
@@ -32,6 +34,8 @@ class MlflowLogger(Logger):
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)  # they announce every table of a new database
         self._run, self._step, self._finished = run, 0, False
+        self._waiting: list[Metric] = []
+        self._written = 0.0
         folder = run.folder / FOLDER
         folder.mkdir(exist_ok=True)
         known = _entry(folder / ENTRY)
@@ -70,12 +74,15 @@ class MlflowLogger(Logger):
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """A metric for each column."""
         self._step = step
-        self._metrics(figures, figures["time"])
+        self._add(figures, figures["time"])
+        if len(self._waiting) >= METRICS_AT_ONCE or time.monotonic() - self._written > INTERVAL:
+            self._write()
 
     def finish(self, summary: Mapping[str, Any], model: Path | None) -> None:
         """The figures of the summary as ``final.NAME``; the model and what describes it as artifacts."""
         final = {f"final.{name}": value for name, value in final_figures(summary).items()}
-        self._metrics(final, float(summary["time"]))
+        self._add(final, float(summary["time"]))
+        self._write()
         if model is not None:
             for path in (model, *(model.with_name(name) for name in (TASK, SUMMARY, CURVE))):
                 self._client.log_artifact(self._id, str(path))
@@ -85,11 +92,19 @@ class MlflowLogger(Logger):
     def close(self) -> None:
         """Says whether the run is complete."""
         if hasattr(self, "_id"):
+            self._write()
             self._client.set_terminated(self._id, "FINISHED" if self._finished else "KILLED")
 
-    def _metrics(self, figures: Mapping[str, float], time: float) -> None:
-        stamp = int(1000 * (self._run.started + time))
-        self._client.log_batch(self._id, [Metric(key, value, stamp, self._step) for key, value in figures.items()])
+    def _add(self, figures: Mapping[str, float], seconds: float) -> None:
+        stamp = int(1000 * (self._run.started + seconds))
+        self._waiting += [Metric(key, value, stamp, self._step) for key, value in figures.items()]
+
+    def _write(self) -> None:
+        """Steps are written whole: those that a kill loses are logged again after a resume."""
+        waiting, self._waiting = self._waiting, []
+        self._written = time.monotonic()
+        if waiting:
+            self._client.log_batch(self._id, waiting)
 
 
 def _entry(path: Path) -> dict[str, str]:
