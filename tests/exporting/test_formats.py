@@ -83,10 +83,10 @@ def test_the_same_predictions(form: Format, name: str, tmp_path: Path) -> None:
         read_model(form, path, model.spec)
     assert [str(each.message) for each in shown] == []
     assert list(tmp_path.iterdir()) == [path]  # one file, whatever the size
-    verdict = compare_outputs(model, read_model(form, path, model.spec), test, form)
-    assert verdict.line.startswith("260 test samples: the same predictions in ")
+    agreement = compare_outputs(model, read_model(form, path, model.spec), test, form)
+    assert agreement.line.startswith("260 test samples: the same predictions in ")
     outputs = model(test.x)
-    assert verdict.figures["accuracy"] == (outputs.argmax(dim=1) == test.y).double().mean()
+    assert agreement.figures["accuracy"] == (outputs.argmax(dim=1) == test.y).double().mean()
     assert len(set(outputs.argmax(dim=1).tolist())) > 1  # the comparison means something
 
 

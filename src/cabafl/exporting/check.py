@@ -18,14 +18,14 @@ TOLERANCE = 1e-3  # of the outputs, relative to the largest one
 ROUNDING = 1e-4  # the same, of the best two outputs of a sample: nearer to each other, either may be the prediction
 
 
-class Verdict(NamedTuple):
+class Agreement(NamedTuple):
     """What the comparison has found."""
 
     line: str
     figures: dict[str, float]  # the metrics of the original on these samples
 
 
-def compare_outputs(model: LoadedModel, exported: Outputs, test: Split, form: Format) -> Verdict:
+def compare_outputs(model: LoadedModel, exported: Outputs, test: Split, form: Format) -> Agreement:
     """Raises `UserError` unless both predict the same for every test sample."""
     learning = find_task(model.spec.task)
     metrics = chosen_metrics(learning, model.spec.task)
@@ -48,7 +48,7 @@ def compare_outputs(model: LoadedModel, exported: Outputs, test: Split, form: Fo
     rest = f", {ties:,} ties apart" if ties else ""
     outputs = f"outputs differ by at most {largest:.1g} of the largest one" if largest else "equal outputs"
     line = f"{len(test):,} test samples: {same}{rest}; {outputs}"
-    return Verdict(line, figures(total(scores), metrics))
+    return Agreement(line, figures(total(scores), metrics))
 
 
 def _differences(ours: Tensor, theirs: Tensor, targets: str) -> tuple[float, int, int]:

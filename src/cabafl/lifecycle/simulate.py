@@ -16,6 +16,7 @@ from torch import nn
 from cabafl.assembly import SimulationParts, announce, assemble, engine_setup
 from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, LENGTH_KEYS, Experiment, load_experiment
+from cabafl.data.dataset import Dataset
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.core import FOREVER
 from cabafl.engine.virtual import VirtualEngine
@@ -174,17 +175,22 @@ def resume(
     extends = changes_length(load_experiment(path / EXPERIMENT), experiment) or goes_on(path, settings)
     if (path / SUMMARY).exists() and not extends:
         return None
-    with (
-        closing(RunFolder.reopen(path)) as folder,
-        attended(experiment, path, listener, warn) as (listens, warns),
-        one_thread(),
-        open_executor(experiment, warns) as workers,
-    ):
+    with closing(RunFolder.reopen(path)) as folder:
         if (path / SUMMARY).exists() and not extends:  # the process that held the lock has finished the run
             return None
+        with attended(experiment, path, listener, warn) as (listens, warns):
+            return _resume(experiment, given, Audience(folder, listens, warns), extends, until)
+
+
+def _resume(
+    experiment: Experiment, given: Dataset | None, audience: "Audience", extends: bool, until: float | None
+) -> Result:
+    """In the folder of the audience."""
+    assert audience.folder is not None
+    with one_thread(), open_executor(experiment, audience.warn) as workers:
         parts = assemble(experiment, given)
-        checkpoint = _prepare(parts, folder, extends, until)
-        return carry_out(parts, workers.for_task(parts.task), Audience(folder, listens, warns), checkpoint, until)
+        checkpoint = _prepare(parts, audience.folder, extends, until)
+        return carry_out(parts, workers.for_task(parts.task), audience, checkpoint, until)
 
 
 def _prepare(parts: SimulationParts, folder: RunFolder, extends: bool, until: float | None) -> Checkpoint | None:
