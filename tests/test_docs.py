@@ -154,9 +154,19 @@ def test_example_model_works() -> None:
     assert type(result.model).__name__ == "TwoLayers"
 
 
+@pytest.mark.usefixtures("example_folder")
+def test_example_logger_works(tmp_path: Path) -> None:
+    result = simulate(load_experiment(None, [*QUICK, "run.log=my_logger:JsonLines"]), tmp_path / "run")
+    *lines, end = (json.loads(line) for line in (tmp_path / "run/figures.jsonl").read_text().splitlines())
+    assert [line["accuracy"] for line in lines] == result.metrics["accuracy"].tolist()
+    assert [line["step"] for line in lines] == list(range(len(result.metrics)))
+    assert end == {"best": result.metrics["accuracy"].max(), "model": str(tmp_path / "run/model.safetensors")}
+
+
 def test_example_method_is_the_one_in_the_document() -> None:
-    for name, document in (("my_method.py", "methods.md"), ("my_model.py", "models.md"), ("my_task.py", "tasks.md")):
-        assert (DOCS / "examples" / name).read_text(encoding="utf-8") in page(document)
+    for kind in ("method", "model", "task", "logger"):
+        example = (DOCS / "examples" / f"my_{kind}.py").read_text(encoding="utf-8")
+        assert example in page(f"{kind}s.md")
 
 
 def test_run_folder_page_names_every_file_figure_column_and_event(tmp_path: Path) -> None:

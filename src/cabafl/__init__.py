@@ -6,10 +6,12 @@ if TYPE_CHECKING:
     from cabafl.comparison.functions import Comparison, compare, sweep
     from cabafl.config import Experiment, load_experiment
     from cabafl.errors import UserError
+    from cabafl.exporting.model import Exported, export_model
     from cabafl.learning.learning_task import LearningTask, TaskMetric
     from cabafl.lifecycle.finishing import finish
     from cabafl.lifecycle.loading import LoadedModel, load_model
     from cabafl.lifecycle.simulate import Result, resume, simulate
+    from cabafl.loggers.base import LoggedRun, Logger
     from cabafl.methods.base import Job, Method, Objective, Parameters, Server, Upload
     from cabafl.reporting.report import build_report
     from cabafl.reporting.runs import load_runs
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "Experiment",
+    "Exported",
     "Job",
     "LearningTask",
     "LoadedModel",
+    "LoggedRun",
+    "Logger",
     "Method",
     "Objective",
     "Parameters",
@@ -33,6 +38,7 @@ __all__ = [
     "__version__",
     "build_report",
     "compare",
+    "export_model",
     "finish",
     "load_experiment",
     "load_model",
@@ -46,10 +52,12 @@ _HOMES = {
     "cabafl.comparison.functions": ("Comparison", "compare", "sweep"),
     "cabafl.config": ("Experiment", "load_experiment"),
     "cabafl.errors": ("UserError",),
+    "cabafl.exporting.model": ("Exported", "export_model"),
     "cabafl.learning.learning_task": ("LearningTask", "TaskMetric"),
     "cabafl.lifecycle.finishing": ("finish",),
     "cabafl.lifecycle.loading": ("LoadedModel", "load_model"),
     "cabafl.lifecycle.simulate": ("Result", "resume", "simulate"),
+    "cabafl.loggers.base": ("LoggedRun", "Logger"),
     "cabafl.methods.base": ("Job", "Method", "Objective", "Parameters", "Server", "Upload"),
     "cabafl.reporting.report": ("build_report",),
     "cabafl.reporting.runs": ("load_runs",),

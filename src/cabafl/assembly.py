@@ -37,6 +37,7 @@ from cabafl.learning.probe import check_network
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.learning.weights import start_from
+from cabafl.loggers.finding import find_loggers
 from cabafl.methods.base import Method
 from cabafl.own_code import blaming
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
@@ -75,6 +76,7 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
 def _assembled(experiment: Experiment, given: Dataset | None) -> SimulationParts:
     method = make_method(experiment)
     make_schedule(experiment.training, experiment.run.virtual_time)  # a wrong one is found before anything runs
+    find_loggers(experiment.run.log)
     dataset, partition = make_data(experiment, given)
     task = make_task(experiment, dataset, partition)
     task.panel = make_panel(experiment, dataset, partition)
@@ -99,6 +101,7 @@ def assemble_server(experiment: Experiment, devices: int, say: Callable[[str], N
     with blaming(own_code(experiment)):
         method = make_method(experiment)
         make_schedule(experiment.training, experiment.run.wall_time)
+        find_loggers(experiment.run.log)
         slots = slots_for(experiment, devices, method)
         method = settled(method, devices, simulated=False)
         task = make_server_task(experiment, say)

@@ -24,10 +24,12 @@ FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:functio
 PartitionName = Literal["iid", "dirichlet", "natural", "shards", "coarse-balanced"]
 LabelLevel = Literal["fine", "coarse"]  # of CIFAR-100: 100 or 20 classes
 AttackName = Literal["sign-flip", "noise", "scale", "label-flip", "claim"]  # what simulated liars do
+LoggerName = Literal["tensorboard", "mlflow", "wandb"]  # the built-in loggers
 TargetKind = Literal["class", "numbers", "labels", "tokens"]  # what a network predicts for a sample
 
 PARTITIONS: tuple[str, ...] = get_args(PartitionName)
 LABEL_LEVELS: tuple[str, ...] = get_args(LabelLevel)
+LOGGERS: tuple[str, ...] = get_args(LoggerName)
 
 
 def is_function(dataset: str) -> bool:

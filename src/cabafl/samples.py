@@ -75,6 +75,14 @@ def load_data(experiment: Experiment, test_only: bool = False) -> Dataset:
     return dataset
 
 
+def evaluated_data(experiment: Experiment, given: Dataset | None = None) -> Dataset:
+    """The data set with the test samples on which the runs of an experiment are evaluated."""
+    dataset = load_data(experiment, test_only=True) if given is None else given
+    if len(dataset.train):
+        return make_data(experiment, dataset)[0]
+    return limit_test(dataset, experiment.data.test_limit, experiment.seed)
+
+
 def make_data(experiment: Experiment, dataset: Dataset | None = None) -> tuple[Dataset, Partition]:
     """The data set, cut to its limits, and the partition. ``dataset``: those samples instead of the experiment's."""
     section, seed = experiment.data, experiment.seed

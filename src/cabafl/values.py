@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from cabafl.names import FUNCTION, LOGGERS
 from cabafl.power import BOARDS, BoardName
 from cabafl.tiers import CONFIGS, TIERS
 
@@ -79,6 +80,20 @@ def _auto_or_share(value: Any) -> Any:
     raise ValueError("accepted: 'auto', 'none' or a number above 0, at most 1")
 
 
+def _logger_names(value: Any) -> Any:
+    """A list, or its names in one word, as on the command line."""
+    names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+    accepted = f"accepted: a list of {', '.join(LOGGERS)} and my_module:Class, each once"
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError(accepted)
+    for name in names:
+        if name not in LOGGERS and not FUNCTION.fullmatch(name):
+            raise ValueError(f"{name!r} is unknown; {accepted}")
+    if len(set(names)) < len(names):
+        raise ValueError(accepted)
+    return list(names)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -94,4 +109,5 @@ Width = Annotated[float, Field(gt=0, le=8)]
 AutoPositive = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_positive)]
 AutoShare = Annotated[Literal["auto"] | float | None, BeforeValidator(_auto_or_share)]
 Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
+LoggerNames = Annotated[list[str], BeforeValidator(_logger_names)]
 Options = Annotated[dict[str, Any], BeforeValidator(_plain_options)]

@@ -8,17 +8,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 pytest.importorskip("cryptography", reason="cryptography is not installed (extra `deploy`)")
 
+from cabafl import load_experiment, simulate
 from cabafl.cli.main import app
 from cabafl.deployment.folder.layout import FleetFolder, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
 from cabafl.deployment.server.operator import COMMANDS, LOCK, STATUS, CommandBox
 from cabafl.errors import UserError
 from cabafl.files import lock
+from tests.runs import settings
 
 LINE = {
     "device": 0,
@@ -73,7 +77,8 @@ def server(fleet: FleetFolder) -> Iterator[None]:
             while not end.is_set():
                 for command in box.take():
                     if command.kind == "export":
-                        box.attachment(command).write_bytes(b"model")
+                        model = fleet.state / "attached"
+                        box.attachment(command).write_bytes(model.read_bytes() if model.exists() else b"model")
                     settings = command.values.get("settings", [])
                     box.answer(command, not any(text.endswith("x") for text in settings), f"{command.values}")
                     if command.kind == "stop":
@@ -172,6 +177,40 @@ def test_export_writes_a_new_file(fleet: FleetFolder, tmp_path: Path) -> None:
     assert out.read_bytes() == b"model"
     assert refused("export", fleet.path, "--out", out).endswith("exists; accepted: a new file")
     assert refused("export", fleet.path, "--out", tmp_path / "no/model").endswith("its folder does not exist")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with two models: the average and the last one."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    words = settings("fedavg", "run.workers=0", "run.virtual_time=20", "run.average=polynomial")
+    simulate(load_experiment(None, words), folder)
+    return folder
+
+
+def test_export_in_a_format_without_a_server(fleet: FleetFolder, finished: Path, tmp_path: Path) -> None:
+    (fleet.state / STATUS).write_text(json.dumps({**FOUND, "run": str(finished)}))
+    out = tmp_path / "model.pt"
+    shown = run("export", fleet.path, "--out", out, "--format", "torchscript")
+    assert "Checked on 1,000 test samples: the same predictions" in shown
+    assert out.with_name("model.pt.md").exists()
+    assert refused("export", fleet.path, "--out", tmp_path / "m", "--format", "tflite").endswith("safetensors")
+    plain, same = tmp_path / "plain", tmp_path / "same"
+    run("export", fleet.path, "--out", plain)
+    run("export", fleet.path, "--out", same, "--format", "safetensors")
+    one, other = load_file(plain), load_file(same)
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.usefixtures("server")
+def test_export_in_a_format_takes_the_model_of_the_server(fleet: FleetFolder, finished: Path, tmp_path: Path) -> None:
+    (fleet.state / STATUS).write_text(json.dumps({**FOUND, "run": str(finished)}))
+    (fleet.state / "attached").write_bytes((finished / "model-raw.safetensors").read_bytes())
+    out = tmp_path / "model.safetensors"
+    assert f"{out}: the current model" in run("export", fleet.path, "--out", out, "--format", "safetensors")
+    found, raw = load_file(out), load_file(finished / "model-raw.safetensors")
+    assert all(np.array_equal(found[name], raw[name]) for name in raw)
 
 
 @pytest.mark.usefixtures("server")

@@ -68,7 +68,15 @@ def stop(
 
 def export(
     folder: Folder,
-    out: Annotated[Path, typer.Option(help="File for the model, in safetensors format; must not exist.")],
+    out: Annotated[Path, typer.Option(help="File for the model; must not exist.")],
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="onnx, torchscript or safetensors: checked and with a model card, as `cabafl export` does it; "
+            "default: the bare weights in safetensors format.",
+        ),
+    ] = None,
 ) -> None:
     """Write the current global model of a run that is going on, or of one that was interrupted."""
     from cabafl.deployment.server.operator import LOCK, is_running
@@ -78,6 +86,9 @@ def export(
         raise UserError(f"--out = {out}: exists; accepted: a new file")
     if not out.parent.is_dir():
         raise UserError(f"--out = {out}: its folder does not exist")
+    if form is not None:
+        _export_as(form, fleet, out)
+        return
     if is_running(fleet.state / LOCK):
         console.print(f"{_command(fleet, 'export', {}, out)}: {out}", soft_wrap=True)
         return
@@ -85,6 +96,27 @@ def export(
     from cabafl.deployment.server.operator import STATUS, read_status
 
     console.print(export_stopped(Path(read_status(fleet.state / STATUS)["run"]), out), soft_wrap=True)
+
+
+def _export_as(form: str, fleet: "FleetFolder", out: Path) -> None:
+    """In the format of another program; from the server's memory, if it runs."""
+    from tempfile import TemporaryDirectory
+
+    from cabafl.cli.export import show_export
+    from cabafl.deployment.server.operator import LOCK, STATUS, is_running, read_status
+    from cabafl.exporting.formats import check_format
+
+    check_format(form)
+    from cabafl.exporting.model import export_model, export_weights
+
+    run = Path(read_status(fleet.state / STATUS)["run"])
+    if not is_running(fleet.state / LOCK):
+        show_export(export_model(run, out, form))  # type: ignore[arg-type]  # checked above
+        return
+    with TemporaryDirectory() as place:
+        weights = Path(place) / "model.safetensors"
+        console.print(_command(fleet, "export", {}, weights), soft_wrap=True)
+        show_export(export_weights(weights, run, out, form))  # type: ignore[arg-type]  # checked above
 
 
 def change(

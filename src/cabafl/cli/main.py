@@ -9,7 +9,22 @@ from typing import Annotated
 
 import typer
 
-from cabafl.cli import bench, compare, config, data, deploy, finish, lists, observe, report, reproduce, run, sweep, tune
+from cabafl.cli import (
+    bench,
+    compare,
+    config,
+    data,
+    deploy,
+    export,
+    finish,
+    lists,
+    observe,
+    report,
+    reproduce,
+    run,
+    sweep,
+    tune,
+)
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
 from cabafl.processes.lifeline import PARENT, die_with_parent
@@ -41,6 +56,7 @@ def _options(
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("finish")(finish.finish)
+app.command("export")(export.export)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("tune")(tune.tune)

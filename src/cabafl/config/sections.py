@@ -10,6 +10,7 @@ from cabafl.values import (
     AutoPositive,
     AutoShare,
     Devices,
+    LoggerNames,
     Processor,
     Width,
     Workers,
@@ -17,7 +18,8 @@ from cabafl.values import (
 
 HUB_KEYS = ("input_column", "label_column", "user_column", "train_split", "test_split", "test_share", "subset")
 TABLE_KEYS = ("label_column", "user_column", "test_share")  # of these, those that apply to handed in data, too
-EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every", "keep_state")  # of [run]: no result changes
+# Of [run]: no result changes.
+EXECUTION_KEYS = ("workers", "executor", "ray_address", "checkpoint_every", "keep_state", "log")
 LENGTH_KEYS = ("virtual_time", "stop_at", "patience", "wall_time")  # of [run]: when it ends, and nothing else
 
 
@@ -271,6 +273,9 @@ class RunSection(Section):
     checkpoint_every: float = Field(60.0, gt=0, description="wall seconds between checkpoints")
     keep_state: bool = Field(
         True, description="keep the last checkpoint of a finished simulation, so that it can be extended"
+    )
+    log: LoggerNames = Field(
+        [], description="loggers of figures and model: tensorboard, mlflow, wandb, my_module:Class (docs/loggers.md)"
     )
     device: Processor = Field("cpu", description="cpu | cuda | cuda:1")
     defence: DefenceSection = DefenceSection()

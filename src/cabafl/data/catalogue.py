@@ -15,6 +15,7 @@ class DataInfo:
     classes: int | None  # None: depends on the user's arrays
     users: bool  # whether samples belong to users (needed by the natural partition)
     forms: tuple[tuple[str, ...], ...] = ()  # files of a complete folder (patterns); one of these sets is enough
+    licence: str | None = None  # None: not stated, or that of the user's own data
 
     @property
     def fetchable(self) -> bool:
@@ -56,6 +57,7 @@ DESCRIPTIONS: dict[str, DataInfo] = {  # one entry per name in `names.DATASETS`
         "comes with this package; without data.root nothing is needed",
         10,
         users=False,
+        licence="CC BY-SA 3.0",
     ),
     "mnist": DataInfo(
         "70,000 handwritten digits, 28x28",
@@ -64,6 +66,7 @@ DESCRIPTIONS: dict[str, DataInfo] = {  # one entry per name in `names.DATASETS`
         10,
         users=False,
         forms=(_IDX_FORM,),
+        licence="CC BY-SA 3.0",
     ),
     "fashion-mnist": DataInfo(
         "70,000 images of clothes, 28x28",
@@ -72,6 +75,7 @@ DESCRIPTIONS: dict[str, DataInfo] = {  # one entry per name in `names.DATASETS`
         10,
         users=False,
         forms=(_IDX_FORM,),
+        licence="MIT",
     ),
     "cifar10": DataInfo(
         "60,000 colour images, 32x32",
@@ -105,6 +109,7 @@ DESCRIPTIONS: dict[str, DataInfo] = {  # one entry per name in `names.DATASETS`
         80,
         users=True,
         forms=(("shakespeare_roles.json.gz",), _LEAF_FORM, ("*.json",)),
+        licence="public domain in the United States (Project Gutenberg)",
     ),
     "activity": DataInfo(
         "smartphone activity recordings, grouped by person, 561 features",
@@ -113,6 +118,7 @@ DESCRIPTIONS: dict[str, DataInfo] = {  # one entry per name in `names.DATASETS`
         6,
         users=True,
         forms=_inside("UCI HAR Dataset", *_ACTIVITY),
+        licence="CC BY 4.0",
     ),
     "npz": DataInfo(
         "your own arrays x_train, y_train[, user_train], x_test, y_test",
@@ -120,6 +126,7 @@ DESCRIPTIONS: dict[str, DataInfo] = {  # one entry per name in `names.DATASETS`
         "set data.root to a .npz file with the arrays x_train, y_train[, user_train], x_test, y_test",
         None,
         users=True,
+        licence="not known here: data of the user's own",
     ),
     "synthetic": DataInfo(
         "generated class clusters, 32 features, any number of devices",
@@ -127,6 +134,7 @@ DESCRIPTIONS: dict[str, DataInfo] = {  # one entry per name in `names.DATASETS`
         "generated, no files needed",
         10,
         users=True,
+        licence="none: generated",
     ),
 }
 

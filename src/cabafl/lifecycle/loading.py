@@ -1,10 +1,11 @@
 """The model of a run, ready to be used: finished, interrupted or still going on."""
 
+import json
 import time
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from cabafl.errors import UserError
 from cabafl.learning.builtin_tasks import find_task
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import FlatModel
+from cabafl.learning.weights import start_from
 from cabafl.lifecycle.origin import find_modules
 from cabafl.lifecycle.run import experiment_text
 from cabafl.lifecycle.simulate import run_path
@@ -43,6 +45,12 @@ class LoadedModel:
     spec: TaskSpec
     """Form of the inputs, normalisation, classes and their names, learning task."""
 
+    version: int | None = None
+    """How many models were published up to this one."""
+
+    time: float | None = None
+    """When, in seconds of the run's clock."""
+
     def inputs(self, x: npt.ArrayLike | Tensor) -> Tensor:
         """Samples as they were handed in for training, one or several: arrays, tensors, lists, or a pandas frame, whose
         columns are matched by name. Put into the form that the network takes exactly as the training samples were.
@@ -58,6 +66,11 @@ class LoadedModel:
             outputs: Tensor = self.network(self.inputs(x))
             return outputs
 
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights by name, as in ``model.safetensors``."""
+        model = FlatModel(self.network)
+        return model.layout.tensors(model.save())
+
     def predict(self, x: npt.ArrayLike | Tensor) -> npt.NDArray[Any]:
         """One prediction per sample: a class (its name, if classes have names), a symbol, a row of 0 and 1 for several
         labels, or the numbers themselves."""
@@ -68,14 +81,6 @@ class LoadedModel:
             return outputs.numpy()
         chosen = outputs.argmax(dim=-1).numpy()
         return np.array(self.spec.class_names)[chosen] if self.spec.class_names else chosen
-
-
-def _tensor(x: npt.ArrayLike) -> Tensor:
-    try:
-        return torch.from_numpy(np.array(x))
-    except (TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"x: a {type(x).__name__} that is no array of numbers: {reason}; accepted: samples") from None
 
 
 def load_model(path: str | Path, which: Which = "result") -> LoadedModel:
@@ -97,8 +102,23 @@ def load_model(path: str | Path, which: Which = "result") -> LoadedModel:
     find_modules(path)
     spec = _spec(path)
     model = FlatModel(spec.network())
-    model.load(_saved(path, which, model) if (path / SUMMARY).exists() else _from_checkpoint(path, which))
+    found = _saved(path, which, model) if (path / SUMMARY).exists() else _from_checkpoint(path, which)
+    model.load(found.weights)
+    return LoadedModel(model.network.eval(), spec, found.version, found.time)
+
+
+def model_with(weights: Path, path: Path) -> LoadedModel:
+    """The network of a run with weights from a file."""
+    spec = _spec(path)
+    model = FlatModel(spec.network())
+    start_from(model, weights)
     return LoadedModel(model.network.eval(), spec)
+
+
+class _Found(NamedTuple):
+    weights: Weights
+    version: int | None
+    time: float | None
 
 
 def _spec(path: Path) -> TaskSpec:
@@ -113,7 +133,7 @@ def _spec(path: Path) -> TaskSpec:
         raise UserError(f"{path / TASK}: cannot be read: {reason}") from None
 
 
-def _saved(path: Path, which: Which, model: FlatModel) -> Weights:
+def _saved(path: Path, which: Which, model: FlatModel) -> _Found:
     only_best = load_experiment(path / EXPERIMENT).run.keep == "best"
     raw = RAW_MODEL if (path / RAW_MODEL).exists() else MODEL
     name = {"result": MODEL, "raw": raw, "best": MODEL if only_best else BEST_MODEL}[which]
@@ -127,10 +147,21 @@ def _saved(path: Path, which: Which, model: FlatModel) -> Weights:
     found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     if found != dict(zip(layout.names, layout.shapes, strict=True)):
         raise UserError(f"{path / name}: has other tensors than model.name = the one of {path / EXPERIMENT}")
-    return np.concatenate([tensors[key].float().flatten().numpy() for key in layout.names])
+    weights = np.concatenate([tensors[key].float().flatten().numpy() for key in layout.names])
+    return _Found(weights, *_when(path, best=which == "best" or (only_best and name == MODEL)))
 
 
-def _from_checkpoint(path: Path, which: Which) -> Weights:
+def _when(path: Path, best: bool) -> tuple[int | None, float | None]:
+    """Version and time of the final or the best model; None if the summary does not tell."""
+    try:
+        summary = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+        keys = ("best_version", "best_time") if best else ("versions", "time")
+        return int(summary[keys[0]]), float(summary[keys[1]])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None
+
+
+def _from_checkpoint(path: Path, which: Which) -> _Found:
     for engine in ("virtual", "wall"):
         import_module(f"cabafl.engine.{engine}")  # a checkpoint contains objects of the engine
     experiment = load_experiment(path / EXPERIMENT)
@@ -151,9 +182,10 @@ def _from_checkpoint(path: Path, which: Which) -> Weights:
     if which == "best" and kept is None:
         raise UserError(f"{path}: the best model is not kept{_hint(which)}")
     if kept is not None and (which == "best" or (which == "result" and experiment.run.keep == "best")):
-        return np.asarray(kept)
+        return _Found(np.asarray(kept), best.version, best.time)
     average = engine_state["average"]
-    return np.asarray(engine_state["model"] if average is None or which == "raw" else average.model())
+    weights = np.asarray(engine_state["model"] if average is None or which == "raw" else average.model())
+    return _Found(weights, engine_state["version"], engine_state["now"])
 
 
 def _hint(which: Which) -> str:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from cabafl.lifecycle.alerts import Alerts
 from cabafl.lifecycle.ending import REQUEST, Ending
 from cabafl.lifecycle.stopping import Paused, Stopped, signals
 from cabafl.lifecycle.summary import summarise
+from cabafl.loggers.describing import logged_run
+from cabafl.loggers.desk import LogDesk
 from cabafl.recording.events import Evaluated, Event
 from cabafl.recording.folder import BEST_MODEL, CURVE, EXPERIMENT, MODEL, RAW_MODEL, RunFolder, save_model
 
@@ -135,6 +138,7 @@ class Lifecycle:
         self.rows: list[Evaluated] = []
         self.ending = Ending(experiment.run, None if folder is None else folder.path)
         self.alerts = Alerts(warn)
+        self.log = LogDesk(experiment.run.log, warn)
         self._looked_at = 0  # evaluations
         self._ended_by: str | None = None
         self._next_look = 0.0
@@ -154,7 +158,7 @@ class Lifecycle:
             self._signal = number
             driver.wake()
 
-        with signals(stop):
+        with signals(stop), closing(self.log):
             try:
                 self._begin(driver, checkpoint)
                 self._advance(driver)
@@ -199,6 +203,7 @@ class Lifecycle:
     def emit(self, event: Event) -> None:
         """Records an event and passes it on."""
         if type(event) is Evaluated:
+            self.log.log(len(self.rows), event)
             self.rows.append(event)
             self.ending.see(event)
         if self.folder is not None:
@@ -218,8 +223,14 @@ class Lifecycle:
             self.rows = self.folder.rows()
             for row in self.rows:
                 self.ending.see(row)
+        self._begin_logs(driver.engine.clock)
         driver.engine.outbox.patient = self.ending.by_evaluation and driver.engine.clock == "virtual"
         driver.begin(None if checkpoint is None else checkpoint.engine)
+
+    def _begin_logs(self, clock: str) -> None:
+        if self.experiment.run.log:
+            path = None if self.folder is None else self.folder.path
+            self.log.begin(logged_run(self.experiment, path, clock), self.rows)
 
     def _wall_seconds(self, engine: Engine) -> float:
         return engine.now if engine.clock == "wall" else self._earlier + time.perf_counter() - self._started
@@ -293,6 +304,7 @@ class Lifecycle:
             (self.folder.path / REQUEST).unlink(missing_ok=True)
             if not self._extendable(engine):
                 remove_checkpoints(self.folder.path)
+        self.log.finish(summary, None if self.folder is None else self.folder.path / MODEL)
         return summary
 
     def _save_models(self, folder: RunFolder, engine: Engine) -> None:

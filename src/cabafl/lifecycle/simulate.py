@@ -4,7 +4,7 @@ import base64
 import html
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from torch import nn
 from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, own_code
 from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, LENGTH_KEYS, Experiment, load_experiment
+from cabafl.data.dataset import Dataset
 from cabafl.engine.checkpoint import Checkpoint, load_checkpoint
 from cabafl.engine.core import FOREVER
 from cabafl.engine.virtual import VirtualEngine
@@ -25,6 +26,7 @@ from cabafl.execution.choice import open_executor
 from cabafl.files import cannot_record
 from cabafl.lifecycle.ending import REQUEST, Reason
 from cabafl.lifecycle.extension import changes_length, check_extension, extend, goes_on, is_moved
+from cabafl.lifecycle.notebook import attended
 from cabafl.lifecycle.origin import (
     PLACES,
     check_environment,
@@ -108,7 +110,8 @@ def simulate(
     Args:
         experiment: What to run; see `load_experiment`.
         out: The run folder to write, new or empty. None: nothing is written.
-        listener: Called with every event as it happens (the classes of ``cabafl.recording.events``).
+        listener: Called with every event as it happens (the classes of ``cabafl.recording.events``). None: a notebook
+            shows the progress and the learning curve.
         warn: Called with one line about each problem from which the run recovered.
         until: Stop at this virtual time, with a checkpoint in ``out``; `resume` continues, to the same bytes. None, or
             a time after the end of the run: run to the end.
@@ -124,14 +127,21 @@ def simulate(
         Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``. It is a `KeyboardInterrupt`.
     """
     _check_until(until, out)
+    with attended(experiment, out, listener, warn) as (listens, warns):
+        return _simulate(experiment, out, Audience(None, listens, warns), until, data)
+
+
+def _simulate(
+    experiment: Experiment, out: str | Path | None, audience: "Audience", until: float | None, data: Any
+) -> Result:
     experiment, given = with_given(experiment, data)
-    with one_thread(), open_executor(experiment, warn) as workers:
+    with one_thread(), open_executor(experiment, audience.warn) as workers:
         parts = assemble(experiment, given)
-        announce(parts.method, warn)
+        announce(parts.method, audience.warn)
         begins = {} if out is None else origin(experiment, parts.task.dataset)  # before the workers get the samples
         executor = workers.for_task(parts.task)
         folder = None if out is None else _new_folder(Path(out), parts, begins)
-        return carry_out(parts, executor, Audience(folder, listener, warn), until=until)
+        return carry_out(parts, executor, replace(audience, folder=folder), until=until)
 
 
 def _new_folder(out: Path, parts: SimulationParts, begins: dict[str, Any]) -> RunFolder:
@@ -175,12 +185,22 @@ def resume(
     extends = changes_length(load_experiment(path / EXPERIMENT), experiment) or goes_on(path, settings)
     if (path / SUMMARY).exists() and not extends:
         return None
-    with closing(RunFolder.reopen(path)) as folder, one_thread(), open_executor(experiment, warn) as workers:
+    with closing(RunFolder.reopen(path)) as folder:
         if (path / SUMMARY).exists() and not extends:  # the process that held the lock has finished the run
             return None
-        parts = assemble(without_start(experiment, path), given)
-        checkpoint = prepare(experiment, parts, folder, extends, until)
-        return carry_out(parts, workers.for_task(parts.task), Audience(folder, listener, warn), checkpoint, until)
+        with attended(experiment, path, listener, warn) as (listens, warns):
+            return _resume(experiment, given, Audience(folder, listens, warns), extends, until)
+
+
+def _resume(
+    experiment: Experiment, given: Dataset | None, audience: "Audience", extends: bool, until: float | None
+) -> Result:
+    """In the folder of the audience."""
+    assert audience.folder is not None
+    with one_thread(), open_executor(experiment, audience.warn) as workers:
+        parts = assemble(without_start(experiment, audience.folder.path), given)
+        checkpoint = prepare(experiment, parts, audience.folder, extends, until)
+        return carry_out(parts, workers.for_task(parts.task), audience, checkpoint, until)
 
 
 def prepare(

@@ -13,6 +13,10 @@ class Stopped(KeyboardInterrupt):
         super().__init__(number)
         self.signal = number
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows instead of a traceback."""
+        return ["Stopped: the run was interrupted between two of its events."]
+
 
 class Paused(BaseException):
     """Raised when a simulation has reached the time it was to run until. The run can be resumed."""

@@ -14,6 +14,13 @@ from cabafl.recording.events import Evaluated
 from cabafl.recording.metrics import WINDOW, best_window_mean, first_evaluations
 
 
+class CurveFigure(Figure):
+    """A figure that a notebook shows, also if nobody has imported pyplot there."""
+
+    def _repr_png_(self) -> bytes:
+        return as_png(self)
+
+
 def draw_curve(rows: Sequence[Evaluated], title: str, path: Path, clock: str = "virtual") -> None:
     """Draws the learning curve into a file, which is replaced atomically."""
     write_atomic(path, as_png(learning_curve(rows, title, clock)))
@@ -28,7 +35,7 @@ def as_png(figure: Figure) -> bytes:
 
 def learning_curve(rows: Sequence[Evaluated], title: str, clock: str = "virtual") -> Figure:
     """The metric over time: each evaluation, the moving mean, the best window, the averaged model."""
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    figure = CurveFigure(figsize=(7.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     metric, times = rows[0].metric, np.array([row.time for row in rows])
