@@ -272,8 +272,8 @@ def test_a_server_killed_in_any_state_continues(
     events: list[Event] = []
     whole = engine_for(name, slots, rules, timeout, events)
     begin(whole, 6)
-    chaos, inputs, orders, lines = Chaos(whole), [], [], []  # type: ignore[var-annotated]
-    middle, tree, arrays = 0, None, {}  # type: ignore[var-annotated]
+    chaos, inputs, orders, lines = Chaos(whole), [], [], []
+    middle, tree, arrays = 0, None, {}
     for number, action in enumerate(actions):
         if whole.over:
             break
