@@ -58,6 +58,7 @@ SLOW_TESTS = {  # by name, in any file
     "test_a_run_without_checkpoint_starts_again",
     "test_a_table_is_carried_out_once",
     "test_all_of_shakespeare",
+    "test_code_that_fails_in_a_worker_process",
     "test_an_interrupted_run_without_a_checkpoint_starts_again",
     "test_bad_input_in_a_real_process",
     "test_cifar10_through_npm_restores_the_original_batches",

@@ -102,7 +102,7 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
         "fleet.faults.attack = 'label-flip': the samples",
     ),
     "unknown optimiser": (["training.optimiser=adamx"], "training.optimiser = 'adamx': unknown, did you mean 'adam"),
-    "optimiser not found": (["training.optimiser=no:Where"], "training.optimiser = 'no:Where': cannot be used: No mod"),
+    "optimiser not found": (["training.optimiser=no:Where"], "training.optimiser = 'no:Where': cannot be imported: No"),
     "not an optimiser": (["training.optimiser=math:sqrt"], "training.optimiser = 'math:sqrt': cannot be used"),
     "keys of adam": (
         ["training.betas=[0.5, 0.5]"],
@@ -116,6 +116,11 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
         "training.schedule = 'cosinus': unknown, did you mean",
     ),
     "no length": (["training.schedule=step"], "training.schedule_length: not set; training.schedule = step over time"),
+    "target in percent": (
+        ["run.stop_at=90"],
+        "run.stop_at = 90: accuracy is a share; accepted: above 0, at most 1, 0.9",
+    ),
+    "target 0": (["run.stop_at=0"], "run.stop_at = 0: accuracy is a share; accepted: above 0, at most 1"),
     "schedule not found": (["training.schedule=no:where"], "training.schedule = 'no:where': cannot be imported"),
     "schedule of zero": (
         ["training.schedule=math:sin"],

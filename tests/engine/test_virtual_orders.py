@@ -81,6 +81,15 @@ def test_a_job_stops_after_the_running_epoch(now: float, epochs: int, end: float
     assert made.engine.ledger.idle_joules == pytest.approx(100.0 - (end - 1.0))
 
 
+@pytest.mark.parametrize(("now", "epochs", "end"), [(2.5, 1, 4.0), (3.5, 2, 6.0), (5.5, None, 7.0)])
+def test_a_job_may_end_within_an_epoch(now: float, epochs: int | None, end: float) -> None:
+    """1 s download, 2.5 of 4 epochs of 2 s, 1 s upload: it ends at 7 s, if it is not told to finish."""
+    method = Told(orders=[(now, "finish 0")])
+    made = world(method, replace(powered([8.0], 2.0), most_passes=np.array([2.5]))).run()
+    assert [job.objective.epochs for job in made.executor.trained] == [epochs]
+    assert method.uploads[0][3] == end
+
+
 def test_a_corrected_job_has_two_downloads_before_its_first_epoch() -> None:
     method = Told(orders=[(3.9, "finish 0")], correction=vector(2))
     world(method, powered([8.0], 2.0)).run()

@@ -87,8 +87,8 @@ class WallEngine(OperatedEngine):
         number = self._book_dispatch(device, weights, correction, objective)
         if number is None:
             return None
-        objective = objective if self.schedule is None else self._scheduled(objective)
-        self.jobs.add(Flight(number, device, slot, self.version, weights, objective, correction, self.now))
+        factor = self._factor()
+        self.jobs.add(Flight(number, device, slot, self.version, weights, objective, correction, factor, self.now))
         due = self.now + self.durations.votes.get(device, 0.0)
         self.outbox.put(Dispatched(self.now, number, device, slot, self.version, due))
         return number

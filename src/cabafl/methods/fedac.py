@@ -64,8 +64,8 @@ class FedAC(SlotMethod):
     parameters: FedACParameters
 
     def needs(self) -> Needs:
-        """Steps of SGD."""
-        return Needs(sgd=True)
+        """See `variates`."""
+        return Needs(plain_sgd=True)
 
     def prepare(self, server: Server) -> None:
         """Starts with moments and variates of 0."""

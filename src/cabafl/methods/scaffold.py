@@ -40,13 +40,13 @@ class Scaffold(Rounds):
     Parameters = ScaffoldParameters
     parameters: ScaffoldParameters
 
+    def needs(self) -> Needs:
+        """See `variates`."""
+        return Needs(plain_sgd=True)
+
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)
         self.changes: dict[int, Floats] = {}  # d_k of this round's uploads
-
-    def needs(self) -> Needs:
-        """Steps of SGD."""
-        return Needs(sgd=True)
 
     def start(self, server: Server) -> None:
         """All variates are 0."""
