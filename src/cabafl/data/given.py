@@ -127,16 +127,22 @@ def _is_part(data: Any) -> bool:
 
 
 def is_frame(data: Any) -> bool:
+    """Whether this is a pandas frame."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def is_row(data: Any) -> bool:
+    """Whether this is a pandas series: a row or a column of a frame."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.Series)
 
 
 def _is_values(data: Any) -> bool:
     if isinstance(data, torch.Tensor | np.ndarray):
         return True
-    pandas = sys.modules.get("pandas")
     plain = isinstance(data, list) and (not data or isinstance(data[0], _ENTRIES))
-    return plain or (pandas is not None and isinstance(data, pandas.Series))
+    return plain or is_row(data)
 
 
 def _pair(train: Any, test: Any, options: HubOptions, complain: Complaint) -> tuple[Part, Part]:
