@@ -187,8 +187,8 @@ def stored_inputs(key: str, x: NDArray[Any], complain: Complaint) -> tuple[Kind,
 
 
 def channels_first(x: NDArray[Any]) -> NDArray[Any]:
-    """Images (N, C, H, W). The channels are last if that dimension is 1 or 3, or up to 4 where the second is more, or if
-    the other two are equal and larger: the sides of a square."""
+    """Images (N, C, H, W). The channels are last if that dimension is 1 or 3, or up to 4 where the second is more, or
+    if the other two are equal and larger: the sides of a square."""
     _, second, third, fourth = x.shape
     last = fourth in (1, 3) or fourth <= 4 < second or fourth < second == third
     return x.transpose(0, 3, 1, 2) if last else x
