@@ -38,6 +38,7 @@ from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.learning.weights import start_from
 from cabafl.methods.base import Method
+from cabafl.own_code import blaming
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
 from cabafl.recording.scale import MetricInfo
@@ -67,11 +68,17 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
 
     ``given``: the samples, if they were handed in.
     """
+    with blaming(own_code(experiment)):
+        return _assembled(experiment, given)
+
+
+def _assembled(experiment: Experiment, given: Dataset | None) -> SimulationParts:
     method = make_method(experiment)
     make_schedule(experiment.training, experiment.run.virtual_time)  # a wrong one is found before anything runs
     dataset, partition = make_data(experiment, given)
     task = make_task(experiment, dataset, partition)
     task.panel = make_panel(experiment, dataset, partition)
+    check_target(experiment, task.goal.metrics[0].info)
     slots = slots_for(experiment, len(partition), method)
     method = settled(method, len(partition), simulated=True)
     check_fit(method, task)
@@ -89,13 +96,28 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
 
 def assemble_server(experiment: Experiment, devices: int, say: Callable[[str], None] | None = None) -> Parts:
     """Builds the parts of a server for ``devices`` real devices; its task has test samples only."""
-    method = make_method(experiment)
-    make_schedule(experiment.training, experiment.run.wall_time)
-    slots = slots_for(experiment, devices, method)
-    method = settled(method, devices, simulated=False)
-    task = make_server_task(experiment, say)
-    check_fit(method, task)
-    return Parts(experiment, method, task, slots)
+    with blaming(own_code(experiment)):
+        method = make_method(experiment)
+        make_schedule(experiment.training, experiment.run.wall_time)
+        slots = slots_for(experiment, devices, method)
+        method = settled(method, devices, simulated=False)
+        task = make_server_task(experiment, say)
+        check_target(experiment, task.goal.metrics[0].info)
+        check_fit(method, task)
+        return Parts(experiment, method, task, slots)
+
+
+def own_code(experiment: Experiment) -> dict[str, str]:
+    """The settings that may name code of the user's, apart from data, which the loader looks after."""
+    training = experiment.training
+    return {
+        "method.name": experiment.method.name,
+        "model.name": experiment.model.name,
+        "task.name": experiment.task.name,
+        "training.optimiser": training.optimiser,
+        "training.schedule": training.schedule,
+        "training.augment": training.augment or "",
+    }
 
 
 def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None], seconds: float | None) -> EngineSetup:
@@ -150,9 +172,11 @@ def check_fit(method: Method, task: Task) -> None:
     """Raises `UserError` if network, privacy and method do not go together."""
     needs = method.needs()
     if needs.features == "labels" and not task.dataset.has_classes:
+        key, accepted = f"name = {method.name!r}", "another method"
+        if "features" in type(method.parameters).model_fields:
+            key, accepted = "features = 'labels'", "activations, activation_counts"
         raise UserError(
-            f"method.features = 'labels': the samples have no classes (task.name = {task.spec.task.name!r}); accepted: "
-            "activations, activation_counts"
+            f"method.{key}: the samples have no classes (task.name = {task.spec.task.name!r}); accepted: {accepted}"
         )
     if needs.features not in (None, "labels"):
         find_layer(task.model.network, task.feature_layer)
@@ -181,6 +205,14 @@ def check_plain_sgd(method: Method, training: TrainingSection) -> None:
         f"training.{key} = {value}: method.name = {method.name!r} computes the gradients of a device from the change "
         f"of its model, which only SGD with plain momentum allows; accepted: {accepted}"
     )
+
+
+def check_target(experiment: Experiment, metric: MetricInfo) -> None:
+    """Raises `UserError` for a target that no evaluation can reach, or every one does."""
+    target = experiment.run.stop_at
+    if target is not None and metric.percent and not 0 < target <= 1:
+        hint = f", {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
+        raise UserError(f"run.stop_at = {target:g}: {metric.name} is a share; accepted: above 0, at most 1{hint}")
 
 
 def settled(method: Method, devices: int, simulated: bool) -> Method:

@@ -96,6 +96,20 @@ def test_a_corrected_job_has_two_downloads_before_its_first_epoch() -> None:
     assert method.uploads == [(0, 3, 1, 5.0)]
 
 
+@pytest.mark.parametrize("hold", [False, True])
+def test_time_never_goes_back(hold: bool) -> None:
+    """Orders at the very ends of epochs, whose times are rounded."""
+    for epochs in range(2, 11):
+        for tenths in range(10, 100, 7):
+            seconds = 0.1 * tenths
+            orders = [(seconds * epoch / epochs, f"finish {epoch}") for epoch in range(epochs)]
+            method = Told(Objective(hold=hold), orders, at_once=True)
+            made = world(method, fleet([seconds] * epochs), epochs=epochs).run()
+            times = [event.time for event in made.events if not isinstance(event, Evaluated)]
+            assert times == sorted(times)
+            assert len(method.uploads) == epochs
+
+
 def test_an_order_to_finish_is_given_once() -> None:
     method = Told(orders=[(1.0, "finish 0"), (1.5, "finish 0"), (1.6, "finish 7")])
     made = world(method, fleet([8.0])).run()

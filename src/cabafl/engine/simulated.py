@@ -55,6 +55,8 @@ class SimulatedFlight(Flight):
             return False
         saved = computing * (epochs - running) / epochs
         self.epochs, self.seconds = running, self.seconds - saved
+        if self.end < now:  # rounded, at the very end of an epoch
+            self.seconds = now - self.started + math.ulp(now)
         self.joules -= saved * fleet.compute_watts.item(self.device)
         return True
 

@@ -56,6 +56,19 @@ class WallEngine(OperatedEngine):
         self._features = np.zeros((devices, 0), dtype=np.float32)
 
     @property
+    def started(self) -> bool:
+        """Whether the run has started."""
+        return self._score is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether the time limit is reached, or all ``max_dispatches`` jobs have been answered, lost or given up, or
+        the operator has ended the run."""
+        if self.stopping == "now" or (self.limits.seconds is not None and self.now >= self.limits.seconds):
+            return True
+        return self.ledger.dispatches >= self._most and not self.jobs.pending and not self.jobs.held
+
+    @property
     def flights(self) -> dict[int, Flight]:  # type: ignore[override]
         """The jobs in flight by number."""
         return self.jobs.flights

@@ -17,6 +17,7 @@ from cabafl.learning.features import find_layer
 from cabafl.learning.optimisers import check_optimiser
 from cabafl.learning.task import FlatModel, Goal, Task
 from cabafl.learning.training import seeded
+from cabafl.own_code import blaming
 from cabafl.rng import seed64
 from cabafl.values import Width
 
@@ -49,12 +50,18 @@ class TaskSpec(BaseModel):
     def of(cls, experiment: Experiment, dataset: Dataset) -> "TaskSpec":
         """The task of an experiment on data of this form; raises `UserError` if they do not go together."""
         learning = find_task(experiment.task)
-        try:
-            for split in (dataset.test, dataset.train):
-                if len(split):
-                    learning.check(split.y)
-        except ValueError as error:
-            raise UserError(f"task.name = {experiment.task.name!r}: {error}") from None
+        with blaming({"task.name": experiment.task.name}):
+            try:
+                for split in (dataset.test, dataset.train):
+                    if len(split):
+                        learning.check(split.y)
+            except ValueError as error:
+                raise UserError(f"task.name = {experiment.task.name!r}: {error}") from None
+            outputs: object = learning.outputs(dataset.classes, dataset.test.y)
+        own = ":" in experiment.task.name
+        if not isinstance(outputs, int) or (own and not 1 <= outputs <= LARGEST):
+            found = f"outputs() = {outputs!r:.80}; accepted: a whole number from 1 to {LARGEST:,}"
+            raise UserError(f"task.name = {experiment.task.name!r}: {found}")
         if experiment.training.label_smoothing and not learning.smooths:
             raise UserError(
                 f"training.label_smoothing = {experiment.training.label_smoothing}: task.name = "
@@ -62,14 +69,14 @@ class TaskSpec(BaseModel):
             )
         check_optimiser(experiment.training)
         check_augmentation(experiment.training.augment, dataset.inputs(dataset.test.x[:2]))
-        _check_size(experiment, dataset, learning.outputs(dataset.classes, dataset.test.y))
+        _check_size(experiment, dataset, outputs)
         return cls(
             seed=experiment.seed,
             model=experiment.model.name,
             width=experiment.model.width,
             kind=dataset.kind,
             input_shape=dataset.input_shape,
-            classes=learning.outputs(dataset.classes, dataset.test.y),
+            classes=outputs,
             mean=dataset.mean,
             deviation=dataset.deviation,
             class_names=dataset.class_names,
@@ -81,15 +88,15 @@ class TaskSpec(BaseModel):
             privacy=experiment.privacy,
         )
 
-    def code(self) -> list[tuple[str, str]]:
-        """What of the task is the user's own code, as ``package.module:name``, and which of its settings names it."""
+    def code(self) -> dict[str, str]:
+        """What of the task is the user's own code: setting -> ``package.module:name``."""
         named = {
-            "model": self.model,
-            "task": self.task.name,
-            "optimiser": self.training.optimiser,
-            "augment": self.training.augment or "",
+            "model.name": self.model,
+            "task.name": self.task.name,
+            "training.optimiser": self.training.optimiser,
+            "training.augment": self.training.augment or "",
         }
-        return [(what, name) for what, name in named.items() if ":" in name]
+        return {key: name for key, name in named.items() if ":" in name}
 
     @property
     def form(self) -> InputForm:

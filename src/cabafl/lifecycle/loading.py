@@ -22,7 +22,9 @@ from cabafl.errors import UserError
 from cabafl.learning.builtin_tasks import find_task
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import FlatModel
+from cabafl.lifecycle.origin import find_modules
 from cabafl.lifecycle.run import experiment_text
+from cabafl.lifecycle.simulate import run_path
 from cabafl.methods.base import Weights
 from cabafl.recording.folder import BEST_MODEL, EXPERIMENT, MODEL, RAW_MODEL, SUMMARY, TASK
 from cabafl.samples import load_data
@@ -68,6 +70,14 @@ class LoadedModel:
         return np.array(self.spec.class_names)[chosen] if self.spec.class_names else chosen
 
 
+def _tensor(x: npt.ArrayLike) -> Tensor:
+    try:
+        return torch.from_numpy(np.array(x))
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"x: a {type(x).__name__} that is no array of numbers: {reason}; accepted: samples") from None
+
+
 def load_model(path: str | Path, which: Which = "result") -> LoadedModel:
     """Loads the model of a run with its preprocessing.
 
@@ -79,11 +89,12 @@ def load_model(path: str | Path, which: Which = "result") -> LoadedModel:
     Raises:
         UserError: If there is no such model, or the folder is not that of a run.
     """
-    path = Path(path)
+    path = run_path(path)
     if which not in ("result", "raw", "best"):
         raise UserError(f"which = {which!r}: accepted: result, raw, best")
     if not (path / EXPERIMENT).exists():
         raise UserError(f"{path}: not a run folder (it has no {EXPERIMENT})")
+    find_modules(path)
     spec = _spec(path)
     model = FlatModel(spec.network())
     model.load(_saved(path, which, model) if (path / SUMMARY).exists() else _from_checkpoint(path, which))
@@ -103,10 +114,11 @@ def _spec(path: Path) -> TaskSpec:
 
 
 def _saved(path: Path, which: Which, model: FlatModel) -> Weights:
+    only_best = load_experiment(path / EXPERIMENT).run.keep == "best"
     raw = RAW_MODEL if (path / RAW_MODEL).exists() else MODEL
-    name = {"result": MODEL, "raw": raw, "best": BEST_MODEL}[which]
-    if which == "best" and load_experiment(path / EXPERIMENT).run.keep == "best":
-        name = MODEL
+    name = {"result": MODEL, "raw": raw, "best": MODEL if only_best else BEST_MODEL}[which]
+    if which == "raw" and name == MODEL and only_best:
+        raise UserError(f"which = 'raw': run.keep = best, so that {path} has no other model; accepted: result, best")
     try:
         tensors = load_file(path / name)
     except (OSError, SafetensorError) as error:
@@ -121,7 +133,8 @@ def _saved(path: Path, which: Which, model: FlatModel) -> Weights:
 def _from_checkpoint(path: Path, which: Which) -> Weights:
     for engine in ("virtual", "wall"):
         import_module(f"cabafl.engine.{engine}")  # a checkpoint contains objects of the engine
-    make_method(load_experiment(path / EXPERIMENT))  # and of the method's module
+    experiment = load_experiment(path / EXPERIMENT)
+    make_method(experiment)  # and of the method's module
     for attempt in range(ATTEMPTS):
         try:
             checkpoint = load_checkpoint(path, experiment_text(path))
@@ -133,11 +146,12 @@ def _from_checkpoint(path: Path, which: Which) -> Weights:
     if checkpoint is None:
         raise UserError(f"{path}: has no model yet; accepted: a finished run, or one with a checkpoint")
     engine_state = checkpoint.engine
-    if which == "best":
-        best = engine_state["best"]
-        if best is None or best.weights is None:
-            raise UserError(f"{path}: the best model is not kept{_hint(which)}")
-        return np.asarray(best.weights)
+    best = engine_state["best"]
+    kept = None if best is None else best.weights  # None as well before the first evaluation
+    if which == "best" and kept is None:
+        raise UserError(f"{path}: the best model is not kept{_hint(which)}")
+    if kept is not None and (which == "best" or (which == "result" and experiment.run.keep == "best")):
+        return np.asarray(kept)
     average = engine_state["average"]
     return np.asarray(engine_state["model"] if average is None or which == "raw" else average.model())
 

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from cabafl.methods.averaging import plain_sum
 from cabafl.methods.base import Floats, Job, LossReason, Needs, Parameters, Server, Upload, Weights
-from cabafl.methods.slots import InFlight, SlotMethod, default_buffer
+from cabafl.methods.slots import InFlight, SlotMethod, default_buffer, population
 from cabafl.methods.variates import ControlVariates
 from cabafl.methods.vectors import agreement, stepped, update, weighted_sum
 from cabafl.state import State, frozen
@@ -106,7 +106,7 @@ class FedAC(SlotMethod):
         ahead = p.beta1 * self.momentum + (1 - p.beta1) * mean
         step = p.server_lr * ahead / (np.sqrt(self.squares) + EPSILON)
         self.model = stepped(self.model, step, [entry.trained for entry in buffer], weights)
-        share = 1.0 if p.variate_step == "full" else len(buffer) / len(server.sizes)
+        share = 1.0 if p.variate_step == "full" else len(buffer) / population(server)
         self.variates.move(share * weighted_sum([entry.change for entry in buffer], weights))
         server.publish(self.model, devices=[entry.device for entry in buffer], weights=weights)
 

@@ -197,10 +197,10 @@ def _passes(task: Task, trained: TrainingResult) -> float:
 
 def _check_code(device: Device, spec: TaskSpec) -> None:
     """Raises `UserError` if the device must not run what the experiment asks for: no code the server names."""
-    for what, name in spec.code():
+    for key, name in spec.code().items():
         if not device.allow_modules:
             raise UserError(
-                f"{what} = {name!r}: not a built-in {what}; accepted: the built-in ones, or any installed one "
+                f"{key} = {name!r}: not built in; accepted: what is built in, or anything installed, "
                 "with allow_modules = true in device.toml"
             )
 
