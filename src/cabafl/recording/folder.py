@@ -66,6 +66,11 @@ class RunFolder:
             lock(folder._events, _busy(path))  # before there is an experiment that another process could go on with
             write_atomic(path / EXPERIMENT, experiment_toml.encode())
         except OSError as error:
+            if isinstance(error, FileExistsError) and path.is_dir():  # another process was quicker
+                raise UserError(f"--out = {path}: the folder is not empty; accepted: a new or empty folder") from None
+            for name in (ENVIRONMENT, TASK, EVENTS, METRICS):  # so that the same command can be tried again
+                with contextlib.suppress(OSError):
+                    (path / name).unlink(missing_ok=True)
             raise UserError(f"--out = {path}: cannot be written: {error.strerror}") from None
         return folder
 
