@@ -106,7 +106,7 @@ def _licence(name: str) -> str:
 
 def _method(path: Path, experiment: Experiment, model: LoadedModel) -> dict[str, str]:
     about, privacy = _read(path / ENVIRONMENT), experiment.privacy
-    average = experiment.run.average
+    average = None if model.which == "raw" else experiment.run.average
     return {
         "method": _code(experiment.method.name),
         "network": f"{_code(model.spec.model)}, {sum(p.numel() for p in model.network.parameters()):,} parameters",
@@ -143,7 +143,7 @@ def _cost(path: Path, model: LoadedModel) -> dict[str, str]:
     summary = _read(path / SUMMARY)
     wall = {"wall time of the whole run": f"{summary['wall_seconds']:,.0f} s"} if "wall_seconds" in summary else {}
     return {
-        "time": f"{row.time:,.0f} s",
+        "up to the evaluation at": f"{row.time:,.0f} s",
         "uploads": f"{row.uploads:,}",
         "models transferred": f"{row.transfers:,} ({row.bytes / 1e6:,.0f} MB)",
         "energy of the devices": f"{row.joules / 1e3:,.1f} kJ",
