@@ -1,6 +1,7 @@
 """The parts of a run, and what is refused before anything runs."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +71,12 @@ def test_a_server_has_the_same_test_samples_and_no_training_samples() -> None:
         (["fleet.tiers={ high = 3 }"], "the counts add up to 3"),
         (["fleet.faults.trace=/nowhere.csv"], "fleet.faults.trace = '/nowhere.csv': cannot be read"),
         (["method.name=math:pi"], "method.name = 'math:pi': cannot be used"),
+        (
+            ["method.name=scaffold", "training.optimiser=adam"],
+            "training.optimiser = adam: method.name = 'scaffold' computes the gradients of a device from the change",
+        ),
+        (["method.name=fedac", "training.optimiser=torch.optim:RMSprop"], "only SGD with plain momentum allows; accep"),
+        (["method.name=fedac", "training.nesterov=true"], "training.nesterov = true: method.name = 'fedac' computes"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(settings: list[str], says: str) -> None:
@@ -77,6 +84,26 @@ def test_parts_that_do_not_fit_are_refused(settings: list[str], says: str) -> No
         assemble(load_experiment(None, [*QUICK, *settings]))
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_server_refuses_the_same() -> None:
+    experiment = load_experiment(None, [*QUICK, "method.name=scaffold", "training.optimiser=adamw"])
+    with pytest.raises(UserError, match=r"^training\.optimiser = adamw: method\.name = 'scaffold' .*; accepted: sgd$"):
+        assemble_server(experiment, 10)
+
+
+def test_targets_of_the_training_part_are_checked(tmp_path: Path) -> None:
+    draw, labels = np.random.default_rng(1), np.eye(4)[np.arange(40) % 4]
+    arrays: Any = {
+        "x_train": draw.random((40, 3)),
+        "y_train": labels * 2,
+        "x_test": draw.random((40, 3)),
+        "y_test": labels,
+    }
+    np.savez(tmp_path / "mine.npz", **arrays)
+    words = ["data.dataset=npz", f"data.root={tmp_path / 'mine.npz'}", "data.partition=iid", "data.devices=4"]
+    with pytest.raises(UserError, match=r"^task\.name = 'multilabel': the targets of the data have other values"):
+        assemble(load_experiment(None, [*words, "model.name=mlp", "task.name=multilabel"]))
 
 
 def test_what_devices_reveal_is_announced() -> None:

@@ -14,6 +14,7 @@ def test_settings_override_the_file_and_the_file_overrides_the_defaults(tmp_path
     file = tmp_path / "a.toml"
     file.write_text('seed = 7\n[data]\nbeta = 0.1\ndevices = 30\n[method]\nname = "fedavg"\n')
     experiment = load_experiment(file, ["data.beta=0.3", "method.weighting=uniform"])
+    assert load_experiment(str(file), ["data.beta=0.3", "method.weighting=uniform"]) == experiment
     assert (experiment.seed, experiment.data.beta, experiment.data.devices) == (7, 0.3, 30)
     assert experiment.data.partition == "dirichlet"
     assert experiment.method.name == "fedavg"

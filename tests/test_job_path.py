@@ -6,6 +6,7 @@ from tools.job_path import OUTSIDE, ROOT, Call, Stop, describe, path_of_a_job, r
 
 SERVER, DEVICE = 1, 2
 LOG = "deployment/log.py"
+METHOD = "methods/own.py"
 
 
 def calls(*lines: tuple[int, str, str, str]) -> list[Call]:
@@ -13,11 +14,12 @@ def calls(*lines: tuple[int, str, str, str]) -> list[Call]:
 
 
 def job(*more: tuple[int, str, str, str]) -> list[tuple[int, str, str, str]]:
-    """Dispatched by an engine, trained in a loop that was entered long before, reported to a log."""
+    """Dispatched by a method, trained in a loop that was entered long before, reported to a log."""
     return [
-        (SERVER, OUTSIDE, "engine.py", "dispatch"),
+        (SERVER, METHOD, "engine.py", "dispatch"),
         (DEVICE, "loop.py", "task.py", "train"),
         (DEVICE, "task.py", "task.py", "_train"),
+        (DEVICE, OUTSIDE, "library/events.py", "dispatch"),  # begins no job
         *more,
         (SERVER, "engine.py", LOG, "info"),
     ]
@@ -27,13 +29,15 @@ def test_what_every_job_passes_in_order() -> None:
     rare = (SERVER, "engine.py", "checkpoint.py", "save")
     found = path_of_a_job(calls(*job(), *job(), *job(rare), *job()), "device")
     assert found == [
+        Stop("server", METHOD, helper=False),
         Stop("server", "engine.py", helper=False),
         Stop("device", "loop.py", helper=False),
         Stop("device", "task.py", helper=True),
+        Stop("device", "library/events.py", helper=True),
         Stop("server", LOG, helper=True),
     ]
-    assert [stop.carries for stop in found] == [True, True, True, False]
-    assert list(describe(found))[-1] == "4 files; 3 carry the job, 2 of them pass it on"
+    assert [stop.carries for stop in found] == [True, True, True, True, True, False]
+    assert list(describe(found))[-1] == "6 files; 5 carry the job, 3 of them pass it on"
 
 
 def test_too_few_jobs_are_no_path() -> None:

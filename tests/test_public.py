@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,11 @@ NAMES = [
 def test_exactly_these_names_are_public() -> None:
     assert cabafl.__all__ == NAMES
     assert dir(cabafl) == NAMES
+
+
+def test_the_reference_lists_every_public_name() -> None:
+    page = Path("docs/reference/index.md").read_text()
+    assert [name for name in NAMES if f"| [`{name}`][cabafl.{name}] |" not in page] == ["__version__"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,13 +3,14 @@
 Runs a small experiment with one job in flight at a time. Every process notes each call of a function of the package
 (`sys.setprofile`); what happens between two calls of ``dispatch`` belongs to one job. A file is on the path if every
 job calls a function in it or is called from it: what happens now and then (a checkpoint, a status file, an aggregation)
-is left out.
+is left out. ``--with paho`` (or ``flwr``) also notes the calls in the library that carries the messages.
 
 A file on the path *carries* the job unless it only watches the run (`WATCHES`): the job would pass without it. A file
 that calls no other file of the package is marked as a helper: the job comes back to where it was.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -18,13 +19,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER, SOURCE = "CABAFL_JOB_PATH", "CABAFL_JOB_SOURCE"  # environment: where to write, and the package to watch
+FOLDER, SOURCES = "CABAFL_JOB_PATH", "CABAFL_JOB_SOURCES"  # environment: where to write, and the packages to watch
 OUTSIDE = "-"  # in place of a caller that is not in the package
 JOBS = 12
 SETTINGS = [
@@ -83,17 +85,20 @@ def record() -> None:
     folder = os.environ.get(FOLDER)
     if folder is None:
         return
-    source = os.environ[SOURCE] + os.sep
+    sources = {root + os.sep: prefix for root, prefix in json.loads(os.environ[SOURCES]).items()}
     output = (Path(folder) / f"{os.getpid()}.calls").open("w", buffering=1)  # a worker may be killed at any moment
     stacks = threading.local()
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
         name = frame.f_code.co_filename
-        if event not in ("call", "return") or not name.startswith(source) or frame.f_code.co_name == "<module>":
+        if event not in ("call", "return") or frame.f_code.co_name == "<module>":
+            return
+        root = next((root for root in sources if name.startswith(root)), None)
+        if root is None:
             return
         stack: list[str] = vars(stacks).setdefault("files", [])
         if event == "call":
-            file = name.removeprefix(source)
+            file = sources[root] + name.removeprefix(root)
             caller = stack[-1] if stack else OUTSIDE
             stack.append(file)
             output.write(f"{time.monotonic_ns()} {os.getpid()} {caller} {file} {frame.f_code.co_name}\n")
@@ -107,8 +112,14 @@ def record() -> None:
 # In the process of the tool
 
 
-def run(kind: str, source: Path) -> list[Call]:
+def run(kind: str, source: Path, libraries: Sequence[str] = ()) -> list[Call]:
     """Runs the experiment with the package below ``source``; returns the calls of all processes in order."""
+    roots = {str(source / "cabafl"): ""}
+    for name in libraries:
+        found = find_spec(name)
+        if found is None or not found.submodule_search_locations:
+            raise SystemExit(f"--with {name}: no such package")
+        roots[found.submodule_search_locations[0]] = f"{name}/"
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "sitecustomize.py").write_text("from tools.job_path import record\n\nrecord()\n")
         places = [folder, str(source), str(ROOT)]
@@ -116,7 +127,7 @@ def run(kind: str, source: Path) -> list[Call]:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(places),
             FOLDER: folder,
-            SOURCE: str(source / "cabafl"),
+            SOURCES: json.dumps(roots),
         }
         command = [sys.executable, "-m", "cabafl", *COMMANDS[kind], "--out", str(Path(folder) / "run")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -135,7 +146,7 @@ def read(path: Path) -> Iterator[Call]:
 def path_of_a_job(calls: Sequence[Call], other: str) -> list[Stop]:
     """The files that every job passes, in the order of the last whole job. The first and the last job are left out:
     the run begins and ends with them. ``other`` names the processes that do not dispatch."""
-    starts = [i for i, call in enumerate(calls) if call.function == "dispatch"]
+    starts = [i for i, call in enumerate(calls) if call.function == "dispatch" and call.caller.startswith("methods/")]
     if len(starts) < 4:
         raise ValueError(f"{len(starts)} dispatches; at least 4 are needed")
     server = calls[starts[0]].process
@@ -169,8 +180,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=COMMANDS)
     parser.add_argument("--source", type=Path, default=ROOT / "src", help="folder that holds the package")
+    parser.add_argument("--with", dest="libraries", action="append", default=[], metavar="PACKAGE", help="watch it too")
     given = parser.parse_args()
-    calls = run(given.kind, given.source.resolve())
+    calls = run(given.kind, given.source.resolve(), given.libraries)
     stops = path_of_a_job(calls, "worker" if given.kind == "simulated" else "device")
     sys.stdout.write("".join(f"{line}\n" for line in describe(stops)))
 

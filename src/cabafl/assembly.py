@@ -1,14 +1,14 @@
 """Builds the parts of a run from its experiment: data, network, devices, method."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from cabafl.checked import make_method
-from cabafl.config import Experiment, FleetSection
+from cabafl.config import Experiment, FleetSection, TrainingSection
 from cabafl.data.dataset import Dataset, Partition
 from cabafl.engine.average import AverageRule
 from cabafl.engine.core import EngineSetup, Limits
@@ -24,6 +24,7 @@ from cabafl.fleet import (
     Speeds,
     config_counts,
     gaussian_fleet,
+    passes_of,
     read_trace,
     tiered_fleet,
 )
@@ -38,6 +39,7 @@ from cabafl.learning.task import Task
 from cabafl.learning.weights import start_from
 from cabafl.loggers.finding import find_loggers
 from cabafl.methods.base import Method
+from cabafl.own_code import blaming
 from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
 from cabafl.recording.scale import MetricInfo
@@ -67,12 +69,18 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
 
     ``given``: the samples, if they were handed in.
     """
+    with blaming(own_code(experiment)):
+        return _assembled(experiment, given)
+
+
+def _assembled(experiment: Experiment, given: Dataset | None) -> SimulationParts:
     method = make_method(experiment)
     make_schedule(experiment.training, experiment.run.virtual_time)  # a wrong one is found before anything runs
     find_loggers(experiment.run.log)
     dataset, partition = make_data(experiment, given)
     task = make_task(experiment, dataset, partition)
     task.panel = make_panel(experiment, dataset, partition)
+    check_target(experiment, task.goal.metrics[0].info)
     slots = slots_for(experiment, len(partition), method)
     method = settled(method, len(partition), simulated=True)
     check_fit(method, task)
@@ -82,19 +90,37 @@ def assemble(experiment: Experiment, given: Dataset | None = None) -> Simulation
         fleet = make_fleet(experiment, partition.sizes, task.model.layout.bytes)
     except ValueError as error:
         raise UserError(str(error)) from None
+    training = experiment.training
+    if training.max_steps is not None:
+        fleet = replace(fleet, most_passes=passes_of(training.max_steps, training.batch_size, partition.sizes))
     return SimulationParts(experiment, method, task, slots, fleet, make_faults(experiment, len(fleet)))
 
 
 def assemble_server(experiment: Experiment, devices: int, say: Callable[[str], None] | None = None) -> Parts:
     """Builds the parts of a server for ``devices`` real devices; its task has test samples only."""
-    method = make_method(experiment)
-    make_schedule(experiment.training, experiment.run.wall_time)
-    find_loggers(experiment.run.log)
-    slots = slots_for(experiment, devices, method)
-    method = settled(method, devices, simulated=False)
-    task = make_server_task(experiment, say)
-    check_fit(method, task)
-    return Parts(experiment, method, task, slots)
+    with blaming(own_code(experiment)):
+        method = make_method(experiment)
+        make_schedule(experiment.training, experiment.run.wall_time)
+        find_loggers(experiment.run.log)
+        slots = slots_for(experiment, devices, method)
+        method = settled(method, devices, simulated=False)
+        task = make_server_task(experiment, say)
+        check_target(experiment, task.goal.metrics[0].info)
+        check_fit(method, task)
+        return Parts(experiment, method, task, slots)
+
+
+def own_code(experiment: Experiment) -> dict[str, str]:
+    """The settings that may name code of the user's, apart from data, which the loader looks after."""
+    training = experiment.training
+    return {
+        "method.name": experiment.method.name,
+        "model.name": experiment.model.name,
+        "task.name": experiment.task.name,
+        "training.optimiser": training.optimiser,
+        "training.schedule": training.schedule,
+        "training.augment": training.augment or "",
+    }
 
 
 def engine_setup(parts: Parts, executor: Executor, emit: Callable[[Event], None], seconds: float | None) -> EngineSetup:
@@ -149,12 +175,16 @@ def check_fit(method: Method, task: Task) -> None:
     """Raises `UserError` if network, privacy and method do not go together."""
     needs = method.needs()
     if needs.features == "labels" and not task.dataset.has_classes:
+        key, accepted = f"name = {method.name!r}", "another method"
+        if "features" in type(method.parameters).model_fields:
+            key, accepted = "features = 'labels'", "activations, activation_counts"
         raise UserError(
-            f"method.features = 'labels': the samples have no classes (task.name = {task.spec.task.name!r}); accepted: "
-            "activations, activation_counts"
+            f"method.{key}: the samples have no classes (task.name = {task.spec.task.name!r}); accepted: {accepted}"
         )
     if needs.features not in (None, "labels"):
         find_layer(task.model.network, task.feature_layer)
+    if needs.plain_sgd:
+        check_plain_sgd(method, task.spec.training)
     if task.dp is None:
         return
     if needs.training_loss:
@@ -164,6 +194,28 @@ def check_fit(method: Method, task: Task) -> None:
         )
     with per_sample_gradients(task.model.network):
         pass  # raises for layers it cannot handle
+
+
+def check_plain_sgd(method: Method, training: TrainingSection) -> None:
+    """Raises `UserError` if devices do not train with SGD and plain momentum."""
+    if training.optimiser != "sgd":
+        key, value, accepted = "optimiser", training.optimiser, "sgd"
+    elif training.nesterov:
+        key, value, accepted = "nesterov", "true", "false"
+    else:
+        return
+    raise UserError(
+        f"training.{key} = {value}: method.name = {method.name!r} computes the gradients of a device from the change "
+        f"of its model, which only SGD with plain momentum allows; accepted: {accepted}"
+    )
+
+
+def check_target(experiment: Experiment, metric: MetricInfo) -> None:
+    """Raises `UserError` for a target that no evaluation can reach, or every one does."""
+    target = experiment.run.stop_at
+    if target is not None and metric.percent and not 0 < target <= 1:
+        hint = f", {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
+        raise UserError(f"run.stop_at = {target:g}: {metric.name} is a share; accepted: above 0, at most 1{hint}")
 
 
 def settled(method: Method, devices: int, simulated: bool) -> Method:

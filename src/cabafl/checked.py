@@ -8,24 +8,26 @@ from cabafl import methods
 from cabafl.config import Experiment, load_experiment
 from cabafl.errors import UserError
 from cabafl.methods.base import Method, Parameters
+from cabafl.own_code import blaming, reason
 from cabafl.validation import unknown, validated
 
 
 def make_method(experiment: Experiment) -> Method:
     """The method with its own keys checked."""
     cls, parameters = find_method(experiment)
-    return cls(parameters)
+    with blaming({"method.name": experiment.method.name}):
+        return cls(parameters)
 
 
 def find_method(experiment: Experiment) -> tuple[type[Method], Parameters]:
     """The class of the method, and its own keys, checked."""
     name = experiment.method.name
+    if ":" not in name and name not in methods.NAMES:
+        raise unknown("method.name", name, [*methods.NAMES, "my_module:MyMethod"])
     try:
         cls = methods.find(name)
-    except KeyError:
-        raise unknown("method.name", name, [*methods.NAMES, "my_module:MyMethod"]) from None
-    except (ImportError, AttributeError, TypeError) as error:
-        raise UserError(f"method.name = {name!r}: cannot be used: {error}") from None
+    except (Exception, SystemExit) as error:  # the user's module may do anything
+        raise UserError(f"method.name = {name!r}: cannot be used: {reason(error)}") from error
     return cls, validated(cls.Parameters, experiment.method.parameters, "method", owner=name)
 
 

@@ -32,6 +32,8 @@ def with_given(experiment: Experiment, given: Any) -> tuple[Experiment, Dataset 
     if not is_given(section.dataset) and "dataset" in section.model_fields_set:
         raise UserError(f"data.dataset = {section.dataset!r}: data are handed in, too; accepted: given, or no data")
     dataset = dataset_from(given, hub_options(section), _given_error)
+    if not len(dataset.train):
+        raise _given_error("there are test samples only; accepted: training samples beside them")
     name = given_name(dataset)
     if section.dataset.startswith(f"{GIVEN}:") and section.dataset != name:
         raise UserError(f"data: {name}, but the run has {section.dataset}; accepted: the data that it began with")

@@ -96,12 +96,13 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     ),
     "partition by class": ([*NUMBERS, "data.partition=dirichlet"], "data.partition = 'dirichlet': the samples have no"),
     "label features": ([*NUMBERS, "method.features=labels"], "method.features = 'labels': the samples have no classes"),
+    "label counts": ([*NUMBERS, "method.name=periodic"], "method.name = 'periodic': the samples have no classes"),
     "flipped numbers": (
         [*NUMBERS, "fleet.faults.attack=label-flip"],
         "fleet.faults.attack = 'label-flip': the samples",
     ),
     "unknown optimiser": (["training.optimiser=adamx"], "training.optimiser = 'adamx': unknown, did you mean 'adam"),
-    "optimiser not found": (["training.optimiser=no:Where"], "training.optimiser = 'no:Where': cannot be used: No mod"),
+    "optimiser not found": (["training.optimiser=no:Where"], "training.optimiser = 'no:Where': cannot be imported: No"),
     "not an optimiser": (["training.optimiser=math:sqrt"], "training.optimiser = 'math:sqrt': cannot be used"),
     "keys of adam": (
         ["training.betas=[0.5, 0.5]"],
@@ -115,6 +116,11 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
         "training.schedule = 'cosinus': unknown, did you mean",
     ),
     "no length": (["training.schedule=step"], "training.schedule_length: not set; training.schedule = step over time"),
+    "target in percent": (
+        ["run.stop_at=90"],
+        "run.stop_at = 90: accuracy is a share; accepted: above 0, at most 1, 0.9",
+    ),
+    "target 0": (["run.stop_at=0"], "run.stop_at = 0: accuracy is a share; accepted: above 0, at most 1"),
     "schedule not found": (["training.schedule=no:where"], "training.schedule = 'no:where': cannot be imported"),
     "schedule of zero": (
         ["training.schedule=math:sin"],

@@ -1,6 +1,7 @@
 """`compare`, `sweep` and results from Python."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,10 +60,50 @@ def test_wrong_comparisons_are_refused(tmp_path: Path) -> None:
     experiment = load_experiment(None, BASE)
     with pytest.raises(UserError, match=r"--methods = 'fedavgg'"):
         compare(experiment, ["fedavgg"], out=tmp_path / "c")
-    with pytest.raises(UserError, match="seeds = 0: accepted: 1 or more"):
+    with pytest.raises(UserError, match="seeds = 0: accepted: a whole number from 1"):
         compare(experiment, seeds=0, out=tmp_path / "c")
-    with pytest.raises(UserError, match="jobs = 0: accepted: 1 or more"):
+    with pytest.raises(UserError, match="jobs = 0: accepted: a whole number from 1"):
         compare(experiment, ["fedavg"], jobs=0, out=tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"methods": 3}, "methods = 3: accepted: names of methods"),
+        ({"methods": [3]}, r"methods = \[3\]: accepted: names of methods"),
+        ({"methods": []}, r"methods = \[\]: accepted: names of methods"),
+        ({"seeds": "3"}, "seeds = '3': accepted: a whole number from 1"),
+        ({"seeds": 1.5}, "seeds = 1.5: accepted: a whole number from 1"),
+        ({"jobs": "two"}, "jobs = 'two': accepted: a whole number from 1"),
+        ({"targets": 40}, r"targets = 40: accepted: a list of numbers, e.g. \[40, 45\], or None"),
+        ({"targets": "40"}, "targets = '40': accepted: a list of numbers"),
+        ({"targets": [float("nan")]}, r"targets = \[nan\]: accepted: a list of numbers"),
+        ({"out": 7}, "out = 7: accepted: the path of a folder"),
+        ({"experiment": {"seed": 1}}, "experiment = {'seed': 1}: accepted: what load_experiment returns"),
+    ],
+)
+def test_comparisons_with_arguments_of_another_type(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    usual: dict[str, Any] = {"experiment": load_experiment(None, BASE), "methods": ["fedavg"], "out": tmp_path / "c"}
+    with pytest.raises(UserError, match=f"^{message}"):
+        compare(**(usual | arguments))
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ([("method.k", [1])], "grid = .*: accepted: section.key -> a list of values"),
+        ({"method.k": 5}, r"grid: method.k = 5: accepted: a list of values, e.g. \[5, 10\]"),
+        ({"method.k": "5,10"}, "grid: method.k = '5,10': accepted: a list of values"),
+        ({"method.k": []}, r"grid: method.k = \[\]: accepted: a list of values"),
+        ({5: [5]}, "grid: 5 = .*: accepted: a list of values"),
+        ({"method.k": [object()]}, "grid: <object .*>: accepted: numbers"),
+    ],
+)
+def test_sweeps_with_arguments_of_another_type(grid: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        sweep(load_experiment(None, BASE), grid, out=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_result_shows_itself(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`cabafl data convert`: tables, time series, pictures, and what is refused."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from cabafl.assembly import assemble
 from cabafl.cli.main import main
+from cabafl.config import load_experiment
 from cabafl.data import load
 from cabafl.data.dataset import Dataset
 from tests.cli.program import refused
@@ -80,7 +83,7 @@ def test_features_are_all_other_columns_with_numbers(tmp_path: Path, run: Any) -
     assert data.feature_names == ("heat", "count", "score")
     assert (data.mean, len(data.test)) == ((), 30)
     assert "left out, not numbers: person, city, part" in lines
-    assert lines[-1].endswith("data.partition=dirichlet model.name=mlp")
+    assert lines[-1].endswith("data.partition=iid data.devices=2 model.name=mlp")
 
 
 def test_a_column_says_what_is_for_testing(tmp_path: Path, run: Any) -> None:
@@ -102,7 +105,7 @@ def test_numbers_to_predict(tmp_path: Path, run: Any, words: list[str], shape: t
     data, lines = run("t.csv", *words)
     assert (data.classes, tuple(data.train.y.shape)) == (0, shape)
     assert lines[1] == f"numbers to predict: {len(shape)}"
-    assert lines[-1].endswith("data.partition=iid model.name=mlp")
+    assert lines[-1].endswith("data.partition=iid data.devices=2 model.name=mlp task.name=regression")
     assert data.train.y.is_floating_point()
 
 
@@ -110,6 +113,75 @@ def test_labels_that_are_numbers_keep_their_names(tmp_path: Path, run: Any) -> N
     pd.DataFrame({"a": range(20), "y": [7, 9] * 10}).to_csv(tmp_path / "t.csv", index=False)
     data, _ = run("t.csv")
     assert (data.classes, data.class_names, set(data.train.y.tolist())) == (2, ("7", "9"), {0, 1})
+
+
+def test_a_column_without_a_name_is_no_input(tmp_path: Path, run: Any) -> None:
+    """Row numbers, as pandas writes them, tell the order of the samples."""
+    people().to_csv(tmp_path / "t.csv")
+    data, lines = run("t.csv", "--label", "mood")
+    assert data.feature_names == ("heat", "count", "score")
+    assert "left out, without a name in the first line: Unnamed: 0" in lines
+    (tmp_path / "mine.npz").unlink()
+    assert run("t.csv", "--label", "mood", "--features", "Unnamed: 0")[0].feature_names == ("Unnamed: 0",)
+
+
+def test_a_rare_label_is_for_training(tmp_path: Path, run: Any) -> None:
+    frame = people()
+    frame.loc[7, "mood"] = "unique"
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    for share in ("0.2", "0.8"):
+        data, _ = run("t.csv", "--label", "mood", "--test-share", share)
+        assert data.class_names[3] == "unique"
+        assert 3 in data.train.y.tolist()
+        (tmp_path / "mine.npz").unlink()
+
+
+def test_unicode_names_and_labels(tmp_path: Path, run: Any) -> None:
+    frame = pd.DataFrame({"größe": range(20), "喜": ["да", "ні"] * 10})
+    frame.to_csv(tmp_path / "t.csv", index=False, encoding="utf-8-sig")
+    data, _ = run("t.csv", "--label", "喜")
+    assert (data.feature_names, data.class_names) == (("größe",), ("да", "ні"))
+
+
+@pytest.mark.parametrize("words", [["--label", "mood"], ["--label", "heat"], ["--label", "on,off"]])
+def test_the_next_command_runs(
+    tmp_path: Path,
+    words: list[str],
+    run: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    frame = people().assign(on=[0, 1] * 30, off=[1, 0] * 30)
+    frame.to_csv(folder / "t.csv", index=False)
+    _, lines = converted(folder, monkeypatch, capsys, str(folder / "t.csv"), *words)
+    assemble(load_experiment(None, shlex.split(lines[-1].removeprefix("Next: "))[2:]))
+
+
+@pytest.mark.parametrize("rows", [6, 60, 150, 1000])
+def test_the_next_command_suits_the_number_of_samples(rows: int, tmp_path: Path, run: Any) -> None:
+    pd.DataFrame({"a": range(rows), "label": ["x", "y", "z"] * (rows // 3) + ["x"] * (rows % 3)}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    _, lines = run("t.csv", "--test-share", "0.34")
+    assemble(load_experiment(None, shlex.split(lines[-1].removeprefix("Next: "))[2:]))
+
+
+def test_spaces_around_names_and_labels_do_not_count(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "t.csv").write_text("a , label \n" + "1, x \n2,x\n3,y \n4, y\n" * 5)
+    data, _ = run("t.csv")
+    assert (data.feature_names, data.class_names) == (("a",), ("x", "y"))
+
+
+def test_names_that_would_change_the_terminal_are_shown_as_text(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "t.csv").write_text("a,label\n" + "1,\x1b[31mred\n2,[bold]x\n" * 5)
+    assert "classes: 2 ('\\x1b[31mred', [bold]x)" in run("t.csv")[1]
+
+
+def test_huge_integers_are_numbers(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "t.csv").write_text("a,label\n" + f"{10**30},x\n2,y\n" * 5)
+    assert run("t.csv")[0].train.x.max() == np.float32(1e30)
 
 
 def series() -> pd.DataFrame:
@@ -202,6 +274,32 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "stride": (["t.csv", "--label", "mood", "--stride", "3"], "--stride = 3: needs --window"),
     "long window": (["t.csv", "--label", "mood", "--window", "99"], "no training window of 99 steps with one label"),
+    "too many fields": (["shifted.csv"], "a row has more fields than the first line has names (3)"),
+    "a field too many": (["longer.csv"], "Expected 3 fields in line 3, saw 4"),
+    "a name twice": (["twice.csv"], "its first line has 'a' twice; accepted: a different name for each column"),
+    "a feature twice": (["t.csv", "--label", "mood", "--features", "heat,heat"], "column 'heat' is there twice"),
+    "an empty file": (["nothing.csv"], "data file nothing.csv cannot be used: No columns to parse from file"),
+    "semicolons": (["semicolons.csv"], "its first line has ';' between names; accepted: ','"),
+    "a word among numbers": (
+        ["word.csv"],
+        "column 'a' has numbers but for 'n.n.' in row 30; accepted: numbers, or other",
+    ),
+    "no rows in a window": (["t.csv", "--label", "mood", "--window", "0"], "--window = 0: accepted: 1 or more rows"),
+    "two labels": (["both.csv"], "columns label and y are both there; name the one to learn"),
+    "latin-1": (["latin.csv"], "codec can't decode byte"),
+    "one class": (["one.csv"], "all labels are x; accepted: at least two classes"),
+    "one row": (["single.csv"], "no test samples are left"),
+    "labels that are numbers": (
+        ["t.csv", "--label", "count"],
+        "most labels occur once; is the label a number to predict",
+    ),
+    "huge numbers": (["huge.csv"], "x_train[0, 0] is inf; only finite numbers are accepted"),
+    "times of several types": (
+        ["times.csv", "--window", "1", "--time", "at"],
+        "column 'at' has text and numbers (such as '2'); one expected",
+    ),
+    "numbers of pictures": (["in", "--numbers"], "--numbers: only for tables; in is a folder of pictures"),
+    "scale of pictures": (["in", "--no-scale"], "--no-scale: only for tables; in is a folder of pictures"),
     "time with gaps": (
         ["gaps.csv", "--label", "mood", "--features", "count", "--window", "1", "--time", "heat"],
         "missing val",
@@ -214,7 +312,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no match": (["in", "--user", "w(\\d)"], "does not match a/1.png; accepted: a pattern for every picture"),
     "sizes": (["in"], "2.png cannot be used: it is 3x3, others are 6x4; scale all with --size 6x4"),
     "no folders": (["hollow"], "it has no folders; accepted: one folder of pictures per class"),
-    "no pictures": (["bare"], "no pictures in its folders; accepted: files with .png"),
+    "no pictures": (["bare"], "data file bare/a cannot be used: no pictures in it; accepted: files with .png"),
     "no picture": (["odd"], "1.png cannot be used: not a picture"),
     "16 bits": (["deep"], "a picture of type I;16; accepted: 8 bits a channel"),
     "unseen class": (["unseen"], "the class c is not among the training pictures"),
@@ -230,6 +328,22 @@ def sources(tmp_path: Path) -> Path:
     (tmp_path / "t.doc").write_text("?")
     (tmp_path / "bad.csv").write_bytes(b'a,b\n1,2\n"\xff,3,4\n1,2,3,4,5,6')
     (tmp_path / "empty.csv").write_text("a,label\n")
+    texts = {
+        "shifted": "a,b,label\n1,2,x,7\n3,4,y,8\n",
+        "longer": "a,b,label\n1,2,x\n3,4,y,8\n",
+        "twice": "a,label,a\n1,x,2\n3,y,4\n",
+        "nothing": "",
+        "semicolons": "a;b;label\n1;2;x\n",
+        "word": "a,b,label\n" + "1,2,x\n" * 29 + "n.n.,2,y\n",
+        "both": "a,y,label\n1,2,x\n3,4,z\n",
+        "one": "a,label\n" + "1,x\n" * 9,
+        "single": "a,label\n1,x\n",
+        "huge": "a,label\n" + "1e300,x\n1e300,y\n" * 9,
+        "times": "a,at,label\n" + "1,2,x\n1,noon,y\n" * 9,
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    (tmp_path / "latin.csv").write_bytes("a,label\n1,größe\n".encode("latin-1"))
     for folder in ("hollow", "bare/a", "odd/a"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "odd" / "a" / "1.png").write_text("no picture")

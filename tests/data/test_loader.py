@@ -1,5 +1,6 @@
 """The user's own function as a data set, in a simulation and on a server."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,53 @@ def no_pair(device: int | None) -> Any:
     return {"x": own(device)[0]}
 
 
+def negative(device: int | None) -> tuple[Any, Any]:
+    x, y = own(device)
+    return x, y - 1
+
+
+def far_labels(device: int | None) -> tuple[Any, Any]:
+    x, y = own(device)
+    return x, y + 10**8
+
+
+def one_label(device: int | None) -> tuple[Any, Any]:
+    x, y = own(device)
+    return x, y * 0
+
+
+def fractions_on_devices(device: int | None) -> tuple[Any, Any]:
+    x, y = own(device)
+    return x, y if device is None else y * 1.0
+
+
+def shifted(device: int | None) -> tuple[Any, Any]:
+    """As many samples as labels over all devices, but not on each."""
+    x, y = own(device)
+    return x, np.append(y, 0) if device == 0 else y[:-1] if device == 1 else y
+
+
+def single_numbers(device: int | None) -> tuple[Any, Any]:
+    return np.array(1.0), np.array(1)
+
+
+def leaves(device: int | None) -> tuple[Any, Any]:
+    sys.exit("enough")
+
+
+def greedy() -> Any:
+    raise MemoryError("40 TB")
+
+
+def no_memory_of_it() -> Any:
+    raise ValueError("no memory of this word")
+
+
+def sparse(device: int | None) -> tuple[Any, Any]:
+    x, y = own(device)
+    return torch.from_numpy(x).to_sparse(), y
+
+
 def settings(function: Callable[..., Any], *more: str) -> list[str]:
     return [f"data.dataset={__name__}:{function.__name__}", *SETTINGS, *more]
 
@@ -138,6 +186,25 @@ def test_a_run_on_own_data_repeats_and_uses_workers(tmp_path: Path) -> None:
         (natural(sometimes_wide), "x has not the same shape and type on all devices"),
         (natural(new_label), "labels from 0 to 3, but those of the test samples end at 2"),
         (natural(no_pair), "for device 0 it returns a dict; accepted: arrays x, y"),
+        (
+            natural(negative),
+            "the labels of the test samples are from -1 to 1; accepted: two classes or more, as text or",
+        ),
+        (natural(far_labels), "the labels of the test samples are from 100000000 to 100000002; accepted: two classes"),
+        (natural(one_label), "the labels of the test samples are from 0 to 0; accepted: two classes or more"),
+        (natural(fractions_on_devices), "y_train is float64 of shape .* but y_test is int64"),
+        (
+            natural(shifted),
+            r"for device 0 it returns x of shape \(10, 5\), y of shape \(11,\); accepted: one target per",
+        ),
+        (
+            natural(single_numbers),
+            r"for device 0 it returns x of shape \(\), y of shape \(\); accepted: one target per",
+        ),
+        (natural(leaves), r"cannot be used: SystemExit: enough \(test_loader\.py, line \d+\)"),
+        (settings(greedy), r"cannot be used: MemoryError: 40 TB \(test_loader\.py, line \d+\)"),
+        (settings(no_memory_of_it), r"cannot be used: ValueError: no memory of this word"),
+        (natural(sparse), "cannot be used: x is a Tensor that is no array"),
         (["data.dataset=nowhere:load"], "data.dataset = 'nowhere:load': cannot be used: No module named 'nowhere'"),
         ([f"data.dataset={__name__}:absent"], "cannot be used: module .* has no attribute 'absent'"),
         ([f"data.dataset={__name__}:DEVICES"], "is a int; accepted: a function"),

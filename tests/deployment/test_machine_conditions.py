@@ -166,8 +166,8 @@ def test_a_function_of_the_user(monkeypatch: pytest.MonkeyPatch, given_answer: A
 @pytest.mark.parametrize(
     ("name", "given_answer", "complaint"),
     [
-        ("nowhere:own", True, "when.function = 'nowhere:own': cannot be used: No module named 'nowhere'"),
-        (f"{__name__}:other", True, "cannot be used: module .* has no attribute 'other'"),
+        ("nowhere:own", True, "when.function = 'nowhere:own': cannot be imported: No module named 'nowhere'"),
+        (f"{__name__}:other", True, "cannot be imported: module .* has no attribute 'other'"),
         (f"{__name__}:own", 1, "returns int; accepted: True, False or a reason"),
         (f"{__name__}:own", None, "returns NoneType; accepted: True, False or a reason"),
         (f"{__name__}:own", OSError("private"), "fails: OSError$"),

@@ -110,7 +110,7 @@ def test_a_loader_of_the_user(tmp_path: Path) -> None:
     [
         ("wrong_shape", r"x has shape \(4, 1, 28, 27\); accepted: n x \(1, 28, 28\)"),
         ("wrong_labels", "labels from 10 to 10; accepted: class numbers from 0 to 9"),
-        ("wrong_lengths", r"y_test has shape \(3,\); \(4,\)"),
+        ("wrong_lengths", r"y has shape \(3,\); \(4,\)"),
         (
             "numbers_to_predict",
             r"targets of the data are float32 of shape .*; accepted: class numbers, one per",

@@ -245,7 +245,7 @@ def test_samples_are_loaded_again_only_for_other_data(tmp_path: Path, monkeypatc
 def test_a_device_runs_no_code_the_server_names(tmp_path: Path) -> None:
     device, greeting = joined(tmp_path)
     foreign = greeting.task.model_copy(update={"model": "os:system"})
-    with pytest.raises(UserError, match="model = 'os:system': not a built-in model; accepted: the built-in ones"):
+    with pytest.raises(UserError, match=r"model\.name = 'os:system': not built in; accepted: what is built in"):
         device.join(greeting.model_copy(update={"task": foreign}))
     assert device.greeting is None, "it does not go on with the experiment before"
 

@@ -66,9 +66,9 @@ def test_another_task_has_other_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "change", "says"),
     [
-        ("task", {"name": "os:system"}, "task = 'os:system': not a built-in task; accepted: the built-in ones, or any"),
-        ("training", {"optimiser": "os:system"}, "optimiser = 'os:system': not a built-in optimiser"),
-        ("training", {"augment": "os:system"}, "augment = 'os:system': not a built-in augment"),
+        ("task", {"name": "os:system"}, "task.name = 'os:system': not built in; accepted: what is built in, or any"),
+        ("training", {"optimiser": "os:system"}, "training.optimiser = 'os:system': not built in"),
+        ("training", {"augment": "os:system"}, "training.augment = 'os:system': not built in"),
     ],
 )
 def test_a_device_runs_no_code_the_server_names(tmp_path: Path, part: str, change: dict[str, str], says: str) -> None:

@@ -33,6 +33,7 @@ from cabafl.execution.inline import LazyExecutor
 from cabafl.learning.evaluation import Score
 from cabafl.methods.base import LossReason, Method, Weights
 from cabafl.recording.events import Event
+from cabafl.state import Decoder, Encoder
 from tests.runs import ALL_METHODS, AUTO
 from tests.scripted import vector
 
@@ -243,6 +244,119 @@ def test_any_order_of_inputs(
         check(engine, events)
     engine.conclude()
     check(engine, events)
+
+
+def begin(engine: WallEngine, devices: int) -> None:
+    """What happens before anything else."""
+    for device in range(devices):
+        engine.handle(Joined(0.0, device, 20 + device))
+    engine.handle(Started(0.0))
+    if engine.question is not None:
+        engine.handle(Gathered(0.0, np.ones((DEVICES, WIDTH), dtype=np.float32), np.ones(DEVICES, dtype=bool)))
+    engine.take_orders()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(
+    actions=ACTIONS,
+    rules=RULES,
+    timeout=st.sampled_from([None, "auto", 5.0]),
+    slots=st.integers(1, 4),
+    cut=st.integers(0, 120),
+)
+def test_a_server_killed_in_any_state_continues(
+    name: str, actions: list[tuple[int, int, int, float]], rules: DefenceRules, timeout: Any, slots: int, cut: int
+) -> None:
+    """A checkpoint after some inputs and the journal of the rest lead to the same events, orders and state."""
+    events: list[Event] = []
+    whole = engine_for(name, slots, rules, timeout, events)
+    begin(whole, 6)
+    chaos, inputs, orders, lines = Chaos(whole), [], [], []
+    middle, tree, arrays = 0, None, {}
+    for number, action in enumerate(actions):
+        if whole.over:
+            break
+        if number == cut % len(actions):
+            encoder = Encoder()
+            tree, middle = encoder.encode(whole.state()), number
+            arrays = {key: np.array(array) for key, array in encoder.arrays.items()}
+        inputs.append(chaos.input(*action))
+        events.clear()
+        whole.handle(inputs[-1])
+        orders.append(whole.take_orders())
+        lines.append([repr(event) for event in events])
+    if tree is None:
+        return  # the run was over before
+    again: list[Event] = []
+    other = engine_for(name, slots, rules, timeout, again)
+    other.restore(Decoder(arrays).decode(tree))
+    for number, given_input in enumerate(inputs[middle:], start=middle):
+        again.clear()
+        other.handle(given_input)
+        assert other.take_orders() == orders[number]
+        assert [repr(event) for event in again] == lines[number]
+    ends = [Encoder(), Encoder()]
+    assert ends[0].encode(other.state()) == ends[1].encode(whole.state())
+    for key, array in ends[0].arrays.items():
+        np.testing.assert_array_equal(array, ends[1].arrays[key])
+
+
+class Honest:
+    """Devices that answer every order after a second."""
+
+    def __init__(self, engine: WallEngine, time: float) -> None:
+        self.engine, self.time = engine, time
+
+    def second(self) -> None:
+        """Passes a second, and answers what was ordered before it."""
+        orders = self.engine.take_orders()
+        self.time += 1.0
+        for job in orders.jobs:
+            flight = self.engine.flights.get(job)
+            if flight is not None and flight.objective.hold:
+                self.engine.handle(Held(self.time, job, 1.0, 1.0))
+            elif flight is not None:
+                self.upload(job)
+        for job in orders.fetched:
+            self.upload(job)
+        for job, _ in orders.cancelled:
+            self.engine.handle(Failed(self.time, job, "crash"))
+        if orders.ask:
+            rows = np.ones((DEVICES, WIDTH), dtype=np.float32)
+            self.engine.handle(Gathered(self.time, rows, np.ones(DEVICES, dtype=bool)))
+        self.engine.handle(Passed(self.time))
+
+    def upload(self, job: int) -> None:
+        flight = self.engine.flights.get(job)
+        if flight is not None:
+            noise = np.random.default_rng(job).normal(0, 0.01, flight.weights.size).astype(np.float32)
+            self.engine.handle(Arrived(self.time, job, flight.weights + noise, 1.0, 1.0, 0.5, 0.5, 3, None))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_run_stalls_for_ever(name: str) -> None:
+    """Whatever devices did before: once all of them are back and honest, models are published again."""
+    for seed in range(3):
+        draw, events = np.random.default_rng(seed), []  # type: ignore[var-annotated]
+        timeout, slots = [None, "auto", 5.0][seed % 3], int(draw.integers(1, 9))
+        engine = engine_for(name, slots, DefenceRules(update_clip=3.0), timeout, events)
+        begin(engine, 6)
+        chaos = Chaos(engine)
+        for _ in range(60):
+            kind = int(draw.choice([0, 1, 2, 3, 5, 8, 9, 10, 13, 14, 15]))
+            engine.handle(
+                chaos.input(kind, int(draw.integers(128)), int(draw.integers(90)), float(draw.choice([0, 1])))
+            )
+        for device in range(DEVICES):
+            engine.handle(Joined(chaos.time, device, 20))
+        honest, before = Honest(engine, chaos.time), engine.version
+        if engine.question is not None:
+            engine._ask = True  # its answers are still to come
+        for _ in range(400):  # devices that failed again and again rest for minutes
+            honest.second()
+        assert engine.version > before + 20, (seed, slots)
+        assert len(engine.jobs.pending) + len(engine.jobs.held) <= max(slots, DEVICES if "all" in name else 0)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -2,17 +2,18 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from cabafl.config import TrainingSection, load_experiment
-from cabafl.engine.schedule import make_schedule
+from cabafl.engine.schedule import make_schedule, orders
 from cabafl.errors import UserError
 from cabafl.lifecycle.simulate import simulate
-from cabafl.methods.base import Objective, Server, Upload
+from cabafl.methods.base import Job, Objective, Server, Upload
 from cabafl.methods.fedasync import FedAsync
 
 QUICK = ["data.dataset=synthetic", "data.devices=10", "fleet.slots=2", "model.name=mlp", "run.workers=0"]
-SEEN: list[tuple[float, int, float, float]] = []  # time sent, version at dispatch, lr_scale, learning rate
+SEEN: list[tuple[float, int, Objective, float, float]] = []  # time sent, version, objective, factor, learning rate
 
 
 def falling(position: float) -> float:
@@ -31,7 +32,21 @@ class Watching(FedAsync):
 
     def on_upload(self, server: Server, upload: Upload) -> None:
         job = upload.job
-        SEEN.append((server.now - upload.duration, job.version, job.objective.lr_scale, upload.learning_rate))  # type: ignore[attr-defined]
+        sent = server.now - upload.duration  # type: ignore[attr-defined]
+        SEEN.append((sent, job.version, job.objective, job.schedule, upload.learning_rate))
+        super().on_upload(server, upload)
+
+
+class PassingOn(Watching):
+    """Sends the next job with the objective of the last one."""
+
+    last = Objective(lr_scale=0.5)
+
+    def objective(self, server: Server, device: int) -> Objective:
+        return self.last
+
+    def on_upload(self, server: Server, upload: Upload) -> None:
+        self.last = upload.job.objective
         super().on_upload(server, upload)
 
 
@@ -61,16 +76,19 @@ def test_nothing_changes_by_default() -> None:
 
 
 @pytest.mark.parametrize("over", ["time", "versions"])
-def test_jobs_carry_the_factor_and_methods_see_it(over: str) -> None:
+@pytest.mark.parametrize("method", ["Watching", "PassingOn"])
+def test_jobs_carry_the_factor_and_methods_see_it(over: str, method: str) -> None:
     SEEN.clear()
-    keys = ["method.name=tests.engine.test_schedule:Watching", "training.schedule=step", "training.schedule_length=7"]
+    keys = [f"method.name=tests.engine.test_schedule:{method}", "training.schedule=step", "training.schedule_length=7"]
     keys += [f"training.schedule_over={over}", "training.schedule_factor=0.5", "training.learning_rate=0.2"]
     simulate(load_experiment(None, [*QUICK, *keys, "run.virtual_time=40"]))
-    assert len({scale for _, _, scale, _ in SEEN}) > 2
-    for sent, version, scale, rate in SEEN:
-        expected = 0.5 * 0.5 ** ((sent if over == "time" else version) // 7)
-        assert scale == pytest.approx(expected)
-        assert rate == pytest.approx(0.2 * expected)
+    assert len({factor for _, _, _, factor, _ in SEEN}) > 2
+    for sent, version, objective, factor, rate in SEEN:
+        assert objective == Objective(lr_scale=0.5), "what the method said"
+        assert factor == pytest.approx(0.5 ** ((sent if over == "time" else version) // 7))
+        assert rate == pytest.approx(0.2 * 0.5 * factor)
+        told = orders(Job(0, 0, 0, 0, np.zeros(1, np.float32), objective, schedule=factor))
+        assert told.lr_scale == pytest.approx(0.5 * factor)
 
 
 def test_training_uses_the_factor() -> None:

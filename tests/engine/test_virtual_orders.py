@@ -81,10 +81,33 @@ def test_a_job_stops_after_the_running_epoch(now: float, epochs: int, end: float
     assert made.engine.ledger.idle_joules == pytest.approx(100.0 - (end - 1.0))
 
 
+@pytest.mark.parametrize(("now", "epochs", "end"), [(2.5, 1, 4.0), (3.5, 2, 6.0), (5.5, None, 7.0)])
+def test_a_job_may_end_within_an_epoch(now: float, epochs: int | None, end: float) -> None:
+    """1 s download, 2.5 of 4 epochs of 2 s, 1 s upload: it ends at 7 s, if it is not told to finish."""
+    method = Told(orders=[(now, "finish 0")])
+    made = world(method, replace(powered([8.0], 2.0), most_passes=np.array([2.5]))).run()
+    assert [job.objective.epochs for job in made.executor.trained] == [epochs]
+    assert method.uploads[0][3] == end
+
+
 def test_a_corrected_job_has_two_downloads_before_its_first_epoch() -> None:
     method = Told(orders=[(3.9, "finish 0")], correction=vector(2))
     world(method, powered([8.0], 2.0)).run()
     assert method.uploads == [(0, 3, 1, 5.0)]
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_time_never_goes_back(hold: bool) -> None:
+    """Orders at the very ends of epochs, whose times are rounded."""
+    for epochs in range(2, 11):
+        for tenths in range(10, 100, 7):
+            seconds = 0.1 * tenths
+            orders = [(seconds * epoch / epochs, f"finish {epoch}") for epoch in range(epochs)]
+            method = Told(Objective(hold=hold), orders, at_once=True)
+            made = world(method, fleet([seconds] * epochs), epochs=epochs).run()
+            times = [event.time for event in made.events if not isinstance(event, Evaluated)]
+            assert times == sorted(times)
+            assert len(method.uploads) == epochs
 
 
 def test_an_order_to_finish_is_given_once() -> None:

@@ -186,6 +186,18 @@ def test_the_timeout_stands_still_while_a_result_is_held() -> None:
     assert not engine.flights
 
 
+def test_a_first_upload_that_never_comes_is_given_up() -> None:
+    """The times of the trainings are known, although nothing has been uploaded."""
+    method = Told(HOLD, [(20.0, "fetch 0")])
+    engine, _ = begun(method, slot_timeout="auto")
+    for job in (0, 1):
+        engine.handle(Held(9.0, job, 7.5, 40.0))
+    engine.handle(Passed(64.0))
+    assert method.heard == ["ready 0", "ready 1"]
+    engine.handle(Passed(65.0))
+    assert method.heard == ["ready 0", "ready 1", "timeout 0"], "after five times the usual 9 s"
+
+
 def test_a_run_that_stops_waits_for_held_results_unless_it_stops_at_once() -> None:
     for at_once in (False, True):
         engine, _ = begun(Told(HOLD, [(20.0, "fetch 0")]), slots=1)

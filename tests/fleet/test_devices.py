@@ -1,13 +1,16 @@
 """Device speeds, tiers and energy."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cabafl.assembly import make_fleet
+from cabafl import simulate
+from cabafl.assembly import assemble, make_fleet
 from cabafl.config import load_experiment
-from cabafl.fleet import Fleet, Power, config_counts, gaussian_fleet, tiered_fleet
+from cabafl.fleet import Fleet, Power, config_counts, gaussian_fleet, passes_of, tiered_fleet
+from cabafl.learning.training import batches
 from cabafl.power import BOARDS, BoardName
 from cabafl.tiers import CONFIGS, TIERS
 
@@ -25,6 +28,37 @@ def test_gaussian_times_follow_the_formula() -> None:
     assert fleet.job(1)[0] == pytest.approx(500 * per_sample[1] + 204.0)
     assert fleet.job(1, work=0.5)[0] == pytest.approx(250 * per_sample[1] + 204.0)
     assert fleet.job(1)[1] == pytest.approx(500 * per_sample[1] * 15 + 4 * 2)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 100])
+def test_passes_are_those_of_the_training(steps: int) -> None:
+    """Counted with the batches that training takes."""
+    sizes = np.array([1, 20, 21, 50, 133])
+    for size, found in zip(sizes.tolist(), passes_of(steps, 20, sizes), strict=True):
+        lengths = [len(batch) for epoch in range(steps) for batch in batches(size, 20, epoch)]
+        assert found == pytest.approx(sum(lengths[:steps]) / size)
+
+
+def test_a_job_that_ends_after_some_steps_takes_their_share_of_the_time(tmp_path: Path) -> None:
+    """Each device has two batches in an epoch, one of a single sample or two: 3 of 10 steps are 1 epoch and a batch."""
+    words = ["data.dataset=synthetic", "data.devices=10", "data.partition=iid", "model.name=mlp", "fleet.slots=2"]
+    words += ["method.name=fedavg", "run.virtual_time=60", "run.workers=0", "fleet.link_seconds=2"]
+    sizes = assemble(load_experiment(None, words)).fleet.sizes
+    batch = int(sizes.min()) - 1
+
+    def durations(name: str, *more: str) -> dict[int, float]:
+        simulate(load_experiment(None, [*words, f"training.batch_size={batch}", *more]), tmp_path / name)
+        lines = (tmp_path / name / "events.jsonl").read_text().splitlines()
+        sent = [event for event in map(json.loads, lines) if event["event"] == "dispatch"]
+        return {event["device"]: event["due"] - event["time"] for event in sent}
+
+    whole, cut = durations("whole"), durations("cut", "training.max_steps=3")
+    assert durations("long", "training.max_steps=11") == whole, "a job has no more than its epochs"
+    both = cut.keys() & whole.keys()
+    assert both
+    for device in both:
+        share = (1 + batch / sizes[device]) / 5
+        assert cut[device] - 2 == pytest.approx((whole[device] - 2) * share)
 
 
 def test_speeds_follow_from_the_seed() -> None:

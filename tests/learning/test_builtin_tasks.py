@@ -161,6 +161,32 @@ class Nameless(LearningTask):
         return [TaskMetric("Mean Error", lambda outputs, y: outputs.sum())]
 
 
+class Named(LearningTask):
+    """With metrics of given names."""
+
+    names: Sequence[str] = ()
+
+    def metrics(self) -> Sequence[TaskMetric]:
+        return [TaskMetric(name, lambda outputs, y: outputs.sum()) for name in self.names]
+
+
+@pytest.mark.parametrize(
+    "name", ["loss", "time", "uploads", "bytes", "joules", "event", "window_mean", "averaged_x", "devices_mean"]
+)
+def test_metrics_do_not_have_the_names_of_other_columns(name: str) -> None:
+    task = Named()
+    task.names = [name]
+    with pytest.raises(UserError, match=rf"^task.name = 'classification': a metric with the name '{name}'; accepted: "):
+        chosen_metrics(task, TaskSection())
+
+
+def test_two_metrics_with_one_name() -> None:
+    task = Named()
+    task.names = ["error", "error"]
+    with pytest.raises(UserError, match="two metrics are called 'error'; accepted: different names"):
+        chosen_metrics(task, TaskSection())
+
+
 class Lost(LearningTask):
     targets = "pictures"  # type: ignore[assignment]
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from cabafl.assembly import assemble
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
+from cabafl.learning.builtin_tasks import Classification
 from cabafl.learning.spec import TaskSpec
 from cabafl.samples import make_data
 
@@ -87,6 +88,33 @@ def test_a_network_that_does_not_fit_is_refused(name: str, message: str) -> None
     with pytest.raises(UserError, match=rf"^model.name = '{__name__}:{name}': {message}") as refused:
         assemble(load_experiment(None, [*BASE, f"model.name={__name__}:{name}", "method.features=labels"]))
     assert "\n" not in str(refused.value)
+
+
+class MeanLoss(Classification):
+    """As if it were `loss`."""
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return super().losses(outputs, y).mean()
+
+
+class NoTensor(Classification):
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return 1.0  # type: ignore[return-value]
+
+
+class PerOutput(Classification):
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return outputs.square()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("MeanLoss", r"shape \(\)"), ("NoTensor", "a float"), ("PerOutput", r"shape \(2, 10\)")]
+)
+def test_a_task_returns_one_loss_per_sample(name: str, found: str) -> None:
+    words = [*BASE, "model.name=mlp", "method.name=fedavg", f"task.name={__name__}:{name}"]
+    says = rf"^task.name = '{__name__}:{name}': losses returns {found} for 2 samples; accepted: a tensor of shape"
+    with pytest.raises(UserError, match=says):
+        assemble(load_experiment(None, words))
 
 
 def test_the_trial_leaves_weights_statistics_and_random_numbers_alone() -> None:

@@ -56,6 +56,12 @@ BAD = {
     ),
     "nan": (changed(lambda t: t["2.bias"].fill_(torch.nan)), "numbers that are not finite"),
     "list": ([torch.ones(2)], "is not a state dictionary"),
+    "nested": ({"epoch": 3, "state_dict": {"a": torch.ones(2)}}, "not a state dictionary; .*; save its 'state_dict'"),
+    "numbers as names": ({0: torch.ones(2)}, r"has no '0.weight' and \d+ more"),
+    "none": (None, "is not a state dictionary"),
+    "complex": (changed(lambda t: t.update({"2.bias": torch.ones(3) * 1j})), "'2.bias' is a complex tensor"),
+    "sparse": (changed(lambda t: t.update({"2.bias": torch.ones(3).to_sparse()})), "'2.bias' is a sparse tensor"),
+    "large": (changed(lambda t: t.update({"2.bias": torch.full((3,), 1e300, dtype=torch.float64)})), "not finite"),
     "code": ({"0.weight": Hostile()}, "cannot be read; accepted: a safetensors file"),
 }
 
@@ -73,11 +79,27 @@ def test_files_that_do_not_fit(case: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert not Path("hacked").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"PK nothing", b"\x08\0\0\0\0\0\0\0{broken}", b"text"])
+@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"PK nothing", b"\x08\0\0\0\0\0\0\0{broken}", b"text"])
 def test_damaged_files(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(content)
     with pytest.raises(UserError, match="cannot be read; accepted: a safetensors file, or a state dictionary"):
         start_from(FlatModel(normed()), tmp_path / "model")
+
+
+def test_a_header_that_begins_like_a_pickle(tmp_path: Path) -> None:
+    trained, fresh, path = normed(), FlatModel(normed()), tmp_path / "model"
+    for length in range(0, 400, 8):
+        save_file(trained.state_dict(), path, {"note": "x" * length})
+        if path.read_bytes()[:2] == b"\x80\x02":
+            start_from(fresh, path)
+            np.testing.assert_array_equal(fresh.save(), FlatModel(trained).save())
+            return
+    raise AssertionError("no header of 640 bytes")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        start_from(FlatModel(normed()), tmp_path)
 
 
 def test_a_run_starts_where_another_ended(tmp_path: Path) -> None:

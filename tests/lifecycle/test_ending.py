@@ -157,7 +157,7 @@ def test_a_kill_while_a_run_is_being_extended_loses_nothing(
     [
         (["run.virtual_time=20"], "run.virtual_time=10", "the run has reached 20 s; accepted: 20 or more"),
         (["run.virtual_time=20", "run.keep_state=false"], "run.virtual_time=60", "its last state was not kept"),
-        (["run.virtual_time=20"], "training.epochs=2", "cannot be changed on resume"),
+        (["run.virtual_time=20"], "training.epochs=2", "cannot be changed on a run that has begun"),
         (["run.max_dispatches=9"], "run.virtual_time=600", "all these jobs were sent"),
         (["run.virtual_time=20"], "run.virtual_time=-3", "run.virtual_time = -3"),
         (

@@ -1,5 +1,6 @@
 """The model of a run, ready to be used."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Paused
 from cabafl.recording.folder import read_metrics
 from cabafl.samples import load_data
+from tests.cli.program import cabafl
 from tests.runs import settings
 
 
@@ -74,6 +76,42 @@ def test_the_names_of_classes_come_back(tmp_path: Path) -> None:
     predicted = load_model(tmp_path / "run").predict(x[:50])
     assert set(predicted) <= {"large", "small"}
     assert (predicted == labels[:50]).mean() == read_metrics(tmp_path / "run")[-1].value
+
+
+def test_a_run_that_keeps_only_the_best_model(tmp_path: Path) -> None:
+    only_best = run(tmp_path / "best", "run.keep=best")
+    with pytest.raises(
+        UserError, match=r"^which = 'raw': run.keep = best, so that .* has no other model; accepted: resu"
+    ):
+        load_model(only_best, "raw")
+    with pytest.raises(Paused):
+        simulate(
+            load_experiment(None, settings("fedavg", "run.workers=0", "run.keep=best")), tmp_path / "run", until=30
+        )
+    rows = read_metrics(tmp_path / "run")
+    assert len({row.value for row in rows}) > 1
+    assert accuracy(tmp_path / "run") == accuracy(tmp_path / "run", "best") == max(row.value for row in rows)
+    assert load_model(tmp_path / "run", "raw").spec == load_model(tmp_path / "run").spec
+
+
+def test_a_network_of_the_folder_in_which_the_run_was_started(tmp_path: Path) -> None:
+    (tmp_path / "net_of_the_run.py").write_text("from torch import nn\ndef net():\n    return nn.Linear(32, 10)\n")
+    words = settings("fedavg", "run.workers=0", "model.name=net_of_the_run:net", "run.virtual_time=10")
+    done = cabafl("run", *words, "--out", "run", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    before = list(sys.path)
+    try:
+        assert load_model(tmp_path / "run").predict(np.zeros((2, 32), dtype=np.float32)).shape == (2,)
+    finally:
+        sys.path[:] = before
+        del sys.modules["net_of_the_run"]
+
+
+@pytest.mark.parametrize("x", ["text", None, {"x": 1}, [[1.0], [1.0, 2.0]], object(), [["a"] * 32]])
+def test_samples_of_another_type(x: object, tmp_path: Path) -> None:
+    model = load_model(run(tmp_path / "run", "run.virtual_time=10"))
+    with pytest.raises(UserError, match=r"^x: "):
+        model.predict(x)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from cabafl.engine.core import Limits
+from cabafl.engine.inputs import Arrived, Joined, Started
 from cabafl.fleet import Faults
 from cabafl.methods.area import AREA, AREAParameters
 from cabafl.rng import rng
+from tests.fleet_play import INITIAL, wall_engine
 from tests.scripted import World, fleet, vector
 
 
@@ -60,3 +62,35 @@ def test_samples_count_through_the_learning_rate(weighting: Any, scales: dict[in
         limits=Limits(seconds=1.5),
     ).run()
     assert {job.device: job.objective.lr_scale for job in made.executor.trained} == pytest.approx(scales)
+
+
+def test_devices_without_samples_do_not_count() -> None:
+    made = World(
+        AREA(AREAParameters(buffer=1)),
+        fleet([1.0, 1.0, 1.0, 1.0], [10, 0, 30, 0]),
+        lambda job: vector(job.device),
+        initial=vector(7),
+        slots=2,
+        limits=Limits(seconds=1.5),
+        picks=[0, 2],
+    ).run()
+    assert [model[0] for model in made.published] == [3.5, 1.0]
+    assert {job.device: job.objective.lr_scale for job in made.executor.trained} == {0: 0.5, 2: 1.5}
+
+
+def test_a_device_that_joins_later_counts_with_the_initial_model() -> None:
+    """Eight devices may join a fleet, two have: the model is the mean of two, then of three."""
+    engine = wall_engine("area", lambda event: None)
+    for device in (0, 1):
+        engine.handle(Joined(0.0, device, 10))
+    engine.handle(Started(0.0))
+    uploads = [(device, INITIAL + np.float32(0.25 * (device + 1))) for device in (0, 1, 0, 2, 0, 1)]
+    for number, (device, weights) in enumerate(uploads):
+        if number == 3:
+            np.testing.assert_allclose(engine.model, INITIAL + 0.375)
+            engine.handle(Joined(1.0, 2, 10))
+        flight = engine.flight_of(device)
+        assert flight is not None
+        assert flight.objective.lr_scale == 1.0
+        engine.handle(Arrived(2.0, flight.number, weights, 1.0, 1.0))
+    np.testing.assert_allclose(engine.model, INITIAL + 0.5, rtol=1e-6)

@@ -126,3 +126,29 @@ def test_tiers_share_the_slots(slots: int) -> None:
     assert all(method.running[tier] for tier in range(1, method.last + 1)), "every tier trains"
     with pytest.raises(ValueError, match=rf"method.tier_devices = 12: 5 tiers share {slots} slots; accepted: 1 to "):
         FedAT(FedATParameters(tier_devices=12)).check(slots)
+
+
+def test_there_is_no_tier_without_devices() -> None:
+    """Three devices and ten slots: an empty tier would hold on to the model of the profile, with the weight of the
+    busiest one."""
+    made = World(
+        FedAT(FedATParameters()),
+        fleet([1.0, 2.0, 3.0]),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=10,
+        limits=Limits(seconds=60.0),
+    ).run()
+    assert made.notes("tiers") == [{"sizes": [1, 1, 1]}]
+    assert made.engine.model > 10, "the model gets on"
+    few = World(
+        FedAT(FedATParameters()),
+        fleet([1.0] * 10),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=10,
+        limits=Limits(seconds=20.0),
+        faults=Faults(trace={device: [Absence(0.5, 2.0)] for device in range(2, 10)}),
+    ).run()
+    assert few.notes("tiers") == [{"sizes": [1, 1]}]
+    assert len({device for _, device, _ in few.dispatches[10:]}) == 10

@@ -95,6 +95,25 @@ def test_a_tick_without_ready_devices_passes_and_uploads_may_take_longer_than_a_
     assert [time for time, _, _ in made.dispatches] == [0.0, 11.0, 23.0]
 
 
+def test_ages_are_those_of_the_tick_at_which_devices_were_asked() -> None:
+    """Both are asked at the tick of 9 s. The upload of one takes 1 s, that of the other 5 s, in which a tick passes."""
+    links = fleet([5.0, 3.0])
+    object.__setattr__(links, "link_seconds", np.array([2.0, 10.0]))
+    links.__post_init__()
+    made = World(
+        Periodic(PeriodicParameters(period=3.0, fraction=1.0, age="old", gamma=1.0)),
+        links,
+        lambda job: vector(1 - job.device, job.device),
+        initial=vector(0, 0),
+        slots=2,
+        limits=Limits(seconds=14.5),
+        features=[(1, 0), (0, 1)],
+        faults=Faults(trace={0: [Absence(0.5, 1.0)]}),
+    ).run()
+    assert [(event.time, event.facts["ages"]) for event in made.publications()] == [(14.0, [1, 2])]
+    np.testing.assert_allclose(made.published[0], np.array([1, np.e]) / (1 + np.e), rtol=1e-6)
+
+
 def test_a_lost_device_gets_the_model_at_the_next_tick() -> None:
     gone = Faults(trace={A: [Absence(3.0, 12.0)]})
     made = world(faults=gone, end=20.5)
@@ -129,3 +148,34 @@ def test_great_ages_do_not_overflow() -> None:
 
 def test_it_needs_label_counts() -> None:
     assert Periodic(PeriodicParameters()).needs() == Needs(features="labels")
+
+
+def test_devices_with_unknown_labels_are_not_preferred() -> None:
+    """One upload per tick. Device 1 has not told its labels, so it counts as an average one, not as one that
+    is perfectly even."""
+    made = World(
+        Periodic(PeriodicParameters(fraction=0.1)),
+        fleet([3.0] * 4),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=4,
+        limits=Limits(seconds=100.5),
+        features=[(4, 0), (0, 0), (1, 1), (4, 2)],
+    ).run()
+    method = made.engine.method
+    assert isinstance(method, Periodic)
+    assert method.labels.tolist() == [[4, 0], [3, 1], [1, 1], [4, 2]]
+    assert {tuple(event.facts["devices"]) for event in made.publications()} == {(2,)}
+
+
+def test_uploads_per_tick_are_a_share_of_the_devices_with_samples() -> None:
+    made = World(
+        Periodic(PeriodicParameters(fraction=0.5)),
+        fleet([3.0] * 10, [5] * 4 + [0] * 6),
+        lambda job: job.weights + 1,
+        initial=vector(0),
+        slots=4,
+        limits=Limits(seconds=50.5),
+        features=np.eye(10),
+    ).run()
+    assert {len(event.facts["devices"]) for event in made.publications()} == {2}

@@ -137,3 +137,23 @@ def test_scores_by_the_mean_loss() -> None:
     assert isinstance(method, Pisces)
     assert method.score(0) == 20.0
     assert not made.executor.trained[0].objective.report_square
+
+
+@pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])
+@pytest.mark.parametrize("utility", ["square", "loss"])
+def test_a_device_without_a_usable_loss_comes_last(loss: float | None, utility: Any) -> None:
+    """A score that is not a number would have no place in the order."""
+
+    def train(job: TrainJob) -> TrainingResult:
+        value = loss if job.device == 1 else 1.0 + job.device
+        return TrainingResult(job.weights, value, value)
+
+    made = world(
+        PiscesParameters(explore=1.0, explore_min=0.0, explore_decay=1.0, tick=1.0, first_latency=0.1, utility=utility),
+        [0.5] * 5,
+        12.5,
+        train,
+        slots=2,
+    ).run()
+    assert {device for time, device, _ in made.dispatches if time < 4} == set(range(5))
+    assert {device for time, device, _ in made.dispatches if time > 4} == {3, 4}

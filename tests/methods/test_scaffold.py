@@ -9,12 +9,14 @@ import torch
 
 from cabafl.config import TrainingSection
 from cabafl.engine.core import Limits
+from cabafl.engine.inputs import Arrived, Joined, Started
 from cabafl.execution.base import TrainJob
 from cabafl.fleet import Absence, Faults
 from cabafl.learning.task import FlatModel, TrainingResult
 from cabafl.learning.training import LocalTraining, train
 from cabafl.methods.scaffold import Scaffold, ScaffoldParameters
 from cabafl.methods.variates import effective_steps
+from tests.fleet_play import wall_engine
 from tests.methods.trainers import Quadratic, half_square
 from tests.scripted import World, fleet, vector
 
@@ -114,3 +116,52 @@ def test_buffers_are_the_mean_of_the_uploads() -> None:
     ).run()
     np.testing.assert_allclose(made.published[0], (1.2, 1.4, 6.5), rtol=1e-6)
     assert [job.correction[2] for job in made.executor.trained if job.correction is not None] == [0.0] * 4
+
+
+@pytest.mark.parametrize("sizes", [[10, 0, 30, 0], [10, 20, 30, 40]])
+def test_c_is_the_mean_over_all_devices_that_have_samples(sizes: list[int]) -> None:
+    made = World(
+        Scaffold(ScaffoldParameters()),
+        fleet([1.0] * 4, sizes),
+        lambda job: TrainingResult(job.weights + vector(0.1, 0.2 * job.device)),
+        initial=vector(0, 0),
+        slots=2,
+        limits=Limits(seconds=30.5),
+    ).run()
+    method = made.engine.method
+    assert isinstance(method, Scaffold)
+    own = [method.variates.own[device] for device in np.flatnonzero(sizes).tolist()]
+    np.testing.assert_allclose(method.variates.common, np.mean(own, axis=0), rtol=1e-5)
+
+
+def test_c_stays_the_mean_when_a_device_joins() -> None:
+    engine = wall_engine("scaffold", lambda event: None)
+    for device in (0, 1):
+        engine.handle(Joined(0.0, device, 10))
+    engine.handle(Started(0.0))
+    for number in range(8):
+        if number == 5:
+            engine.handle(Joined(1.0, 2, 10))
+        for job, flight in list(engine.flights.items()):
+            weights = flight.weights + np.float32(0.125 * (1 + flight.device))
+            engine.handle(Arrived(2.0 + number, job, weights, 1.0, 1.0))
+    method = engine.method
+    assert isinstance(method, Scaffold)
+    assert sorted(method.variates.own) == [0, 1, 2]
+    np.testing.assert_allclose(method.variates.common, np.mean([*method.variates.own.values()], axis=0), rtol=1e-5)
+
+
+def test_one_absurd_upload_does_not_stay_in_c() -> None:
+    """The variate of a device that once moved beyond all bounds is cut; c moves by what it was cut to."""
+    made = World(
+        Scaffold(ScaffoldParameters()),
+        fleet([1.0, 1.0]),
+        lambda job: TrainingResult(job.weights + np.float32(1e9 if job.number == 0 else 0.125)),
+        initial=vector(0),
+        slots=2,
+        limits=Limits(seconds=1.5),
+        learning_rate=1.0,
+    ).run()
+    method = made.engine.method
+    assert isinstance(method, Scaffold)
+    np.testing.assert_allclose(method.variates.common, np.mean([*method.variates.own.values()], axis=0), rtol=1e-5)

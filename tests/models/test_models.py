@@ -70,6 +70,12 @@ def test_width_scales_channels_and_feature(name: str, width: float, count: int |
     assert feature_sum(network, layer, x).shape == (feature,)
 
 
+def test_width_scales_the_units_of_the_lstm() -> None:
+    network = models.build("lstm", "text", (80,), 90, 0.25)
+    assert network(torch.zeros(2, 80, dtype=torch.int64)).shape == (2, 90)
+    assert feature_sum(network, find_layer(network, "lstm"), torch.zeros(2, 80, dtype=torch.int64)).shape == (64,)
+
+
 def test_width_of_users_own_network() -> None:
     wide, usual = (models.build(f"{__name__}:Wide", "vector", (5,), 7, width) for width in (0.5, 1.0))
     assert (parameters(wide), parameters(usual)) == (5 * 4 + 4 + 4 * 7 + 7, 5 * 8 + 8 + 8 * 7 + 7)
@@ -79,7 +85,7 @@ def test_width_of_users_own_network() -> None:
 def test_a_width_that_a_network_does_not_have(name: str) -> None:
     kind, shape = ("image", CIFAR) if name == "cnn" else ("vector", (5,))
     with pytest.raises(
-        UserError, match=r"^model\.width = 0\.5: model\.name = .* accepted: 1\.0, or resnet18, vgg16 or"
+        UserError, match=r"^model\.width = 0\.5: model\.name = .* accepted: 1\.0, or lstm, resnet18, vgg16 or"
     ):
         models.build(name, kind, shape, 10, 0.5)
 

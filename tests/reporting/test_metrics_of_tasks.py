@@ -41,7 +41,7 @@ def test_less_is_better_in_tables_and_targets(tmp_path: Path) -> None:
     measures = measure(runs)
     assert measures.targets == [0.24, 0.54]  # what cabafl and fedavg reach, rounded to two digits
     first, _, to_low, to_high = tables(measures)
-    assert first.title == "Mse"
+    assert first.title == "MSE"
     assert cells(first, "cabafl")["at the end"] == ("0.232", True)
     assert cells(first, "cabafl")["mse"][1]
     assert cells(first, "fedavg")["at the end"] == ("0.532", False)
@@ -64,7 +64,8 @@ def test_files_and_page_have_the_name_of_the_metric(tmp_path: Path) -> None:
     assert {"mse-time.png", "mse-transfers.svg", "mse-joules.png"} <= names
     page = written.html.read_text()
     assert "accuracy" not in page.lower()
-    assert "Mse is the best mean of 10 evaluated versions" in page
+    assert "MSE is the best mean of 10 evaluated versions" in page
+    assert "both averaged over seeds (lower is better)" in page
     assert '"metric":{"label":"test mse","unit":"","percent":false,"better":-1}' in page
     assert (tmp_path / "report/table.csv").read_text().startswith("method,seeds,best_window_mean")
     assert "final_mse" in (tmp_path / "report/table.csv").read_text()
@@ -97,7 +98,7 @@ def test_the_metric_is_read_from_the_folder(tmp_path: Path) -> None:
 def test_a_damaged_description_of_the_metric_is_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", metric=MSE)
     (folder / "environment.json").write_text(json.dumps({"metric": {"name": "mse"}}))
-    with pytest.raises(UserError, match=r"not a readable run folder: metric = \{'name': 'mse'\}"):
+    with pytest.raises(UserError, match=r"not a readable run folder: environment.json: metric = \{'name': 'mse'\}"):
         load_runs([folder])
     assert metric_info(None) == ACCURACY
     assert metric_info(MSE.described()) == MSE

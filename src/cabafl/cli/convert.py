@@ -1,6 +1,7 @@
 """`cabafl data convert`"""
 
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +12,15 @@ from cabafl.cli.console import console
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cabafl.data.convert import Converted
     from cabafl.data.pictures import PictureOptions
     from cabafl.data.windows import WindowOptions
 
 LARGEST_SIDE = 4096  # pixels
 SHOWN = 10  # class names
+DEVICES, ENOUGH = 100, 4000  # as many as there are by default, and samples that are enough for them
 
 Source = Annotated[
     Path,
@@ -38,8 +42,8 @@ Numbers = Annotated[bool, typer.Option("--numbers", help="The label is a number 
 TestShare = Annotated[float | None, typer.Option(help="Share of the samples for testing; default: 0.2.")]
 TestColumn = Annotated[str | None, typer.Option(help="Column that says which rows are for testing.")]
 Scale = Annotated[bool, typer.Option(help="Standardise the features of a table.")]
-Window = Annotated[int | None, typer.Option(min=1, help="Time series: rows per sample.")]
-Stride = Annotated[int | None, typer.Option(min=1, help="Time series: rows between windows; default: a window.")]
+Window = Annotated[int | None, typer.Option(help="Time series: rows per sample.")]
+Stride = Annotated[int | None, typer.Option(help="Time series: rows between windows; default: a window.")]
 Series = Annotated[str | None, typer.Option(help="Time series: column that tells recordings apart.")]
 Time = Annotated[str | None, typer.Option(help="Time series: column to sort the rows by.")]
 Size = Annotated[str | None, typer.Option(metavar="WxH", help="Pictures: scale all to this size.")]
@@ -82,17 +86,28 @@ def describe(done: "Converted") -> str:
         f"{done.path}: {len(data.train):,} training and {len(data.test):,} test samples of shape {data.input_shape}"
     ]
     if data.classes:
-        shown = ", ".join((data.class_names or tuple(map(str, range(data.classes))))[:SHOWN])
+        names = (data.class_names or tuple(map(str, range(data.classes))))[:SHOWN]
+        shown = ", ".join(name if name.isprintable() else repr(name) for name in names)
         lines.append(f"classes: {data.classes} ({shown}{', ...' if data.classes > SHOWN else ''})")
     else:
         lines.append(f"numbers to predict: {1 if data.train.y.dim() == 1 else data.train.y.shape[1]}")
     if done.users:
         lines.append(f"users: {done.users}")
     lines += done.notes
-    partition = "natural" if done.users else "dirichlet" if data.classes else "iid"
-    model = "" if data.kind == "image" else " model.name=mlp"
-    lines.append(f"Next: cabafl run data.dataset=npz data.root={done.path} data.partition={partition}{model}")
+    devices = 0 if done.users or len(data.train) >= ENOUGH else max(2, len(data.train) * DEVICES // ENOUGH)
+    several = data.classes and devices != 2
+    partition = "natural" if done.users else "dirichlet" if several else "iid"
+    settings = [f"data.root={done.path}", f"data.partition={partition}"]
+    settings += [f"data.devices={devices}"] if devices else []
+    settings += [] if data.kind == "image" else ["model.name=mlp"]
+    settings += [] if data.classes else [f"task.name={'multilabel' if _is_labels(data.train.y) else 'regression'}"]
+    lines.append(f"Next: cabafl run data.dataset=npz {shlex.join(settings)}")
     return "\n".join(lines)
+
+
+def _is_labels(y: "Tensor") -> bool:
+    """Whether targets are rows of 0 and 1."""
+    return y.dim() == 2 and bool(((y == 0) | (y == 1)).all())
 
 
 def _split(text: str | None) -> tuple[str, ...]:
@@ -102,6 +117,9 @@ def _split(text: str | None) -> tuple[str, ...]:
 def _windows(window: int | None, others: Mapping[str, Any]) -> "WindowOptions | None":
     from cabafl.data.windows import WindowOptions
 
+    for option, steps in (("--window", window), ("--stride", others["--stride"])):
+        if steps is not None and steps < 1:
+            raise UserError(f"{option} = {steps}: accepted: 1 or more rows")
     if window is None:
         for option, value in others.items():
             if value is not None:

@@ -76,12 +76,11 @@ def resume(
 ) -> None:
     """Continue an interrupted run, or extend a finished one; the result equals that of one long run, byte for byte."""
     from cabafl.cli.progress import Progress
-    from cabafl.config import load_experiment
+    from cabafl.lifecycle.simulate import changed_experiment, check_simulation
     from cabafl.lifecycle.simulate import resume as resume_run
-    from cabafl.recording.folder import EXPERIMENT
 
-    path = folder / EXPERIMENT
-    experiment = load_experiment(path if path.exists() else None)
+    check_simulation(folder)
+    experiment = changed_experiment(folder, settings or [])
     with Progress(experiment, enabled=not quiet) as progress, stoppable(folder, quiet=quiet):
         result = resume_run(folder, progress, warn, settings or [], until)
     if result is not None:

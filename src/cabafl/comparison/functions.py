@@ -6,6 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cabafl.checked import make_method
 from cabafl.comparison.grid import GridRun, locked, make_grid, make_runs, run_grid
 from cabafl.comparison.sweep import plan_sweep
@@ -14,7 +16,7 @@ from cabafl.config import Experiment
 from cabafl.errors import UserError
 from cabafl.execution.starting import worker_count
 from cabafl.names import is_given
-from cabafl.reporting.report import ReportPaths, build_report
+from cabafl.reporting.report import ReportPaths, build_report, check_targets
 from cabafl.reporting.runs import Run, load_runs
 from cabafl.reporting.sweep import Sweep
 from cabafl.toml import experiment_toml, toml_value
@@ -77,11 +79,13 @@ def compare(
         UserError: If a method or setting is wrong, or ``out`` holds something else.
         KeyboardInterrupt: After Ctrl-C, with a checkpoint of every run; the same call continues.
     """
-    _check_data(experiment)
-    names = methods if isinstance(methods, str) else ",".join(methods)
+    _check_experiment(experiment)
+    names = _names(methods)
     variants = method_variants(names, experiment, [])
     seeds_from = range(experiment.seed, experiment.seed + _at_least_one(seeds, "seeds"))
-    return _carry_out(lambda: make_grid(experiment, variants, seeds_from, Path(out)), Path(out), targets, jobs, poll)
+    folder = _folder(out)
+    check_targets(targets)
+    return _carry_out(lambda: make_grid(experiment, variants, seeds_from, folder), folder, targets, jobs, poll)
 
 
 def sweep(
@@ -108,10 +112,10 @@ def sweep(
         UserError: If a key or value is wrong, or ``out`` holds something else.
         KeyboardInterrupt: See `compare`.
     """
-    _check_data(experiment)
-    folder = Path(out)
-    names = methods if methods is None or isinstance(methods, str) else ",".join(methods)
-    settings = [f"{key}={','.join(map(toml_value, values))}" for key, values in grid.items()]
+    _check_experiment(experiment)
+    folder = _folder(out)
+    names = None if methods is None else _names(methods)
+    settings = [f"{key}={','.join(map(_value, values))}" for key, values in _checked_grid(grid).items()]
     with TemporaryDirectory() as scratch:
         base = Path(scratch) / "experiment.toml"
         base.write_text(experiment_toml(experiment, make_method(experiment).parameters), encoding="utf-8")
@@ -145,12 +149,47 @@ def _carry_out(
         return Comparison(finished, build_report(finished, out, targets, notes=notes, sweep=plan), failures)
 
 
-def _check_data(experiment: Experiment) -> None:
+def _check_experiment(experiment: Experiment) -> None:
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"experiment = {experiment!r:.80}: accepted: what load_experiment returns")
     if is_given(experiment.data.dataset):
         raise UserError("data: cannot be handed in to several runs; accepted: data.dataset, e.g. my_module:function")
 
 
+def _names(methods: str | Sequence[str]) -> str:
+    if isinstance(methods, str):
+        return methods
+    if not isinstance(methods, Sequence) or not methods or not all(isinstance(name, str) for name in methods):
+        raise UserError(f"methods = {methods!r:.80}: accepted: names of methods, paper or all")
+    return ",".join(methods)
+
+
+def _checked_grid(grid: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:
+    if not isinstance(grid, Mapping):
+        raise UserError(f"grid = {grid!r:.80}: accepted: section.key -> a list of values")
+    for key, values in grid.items():
+        listed = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
+        if not isinstance(key, str) or not listed or not len(values):
+            raise UserError(f"grid: {key!s:.80} = {values!r:.80}: accepted: a list of values, e.g. [5, 10]")
+    return grid
+
+
+def _folder(out: str | Path) -> Path:
+    if not isinstance(out, str | Path):
+        raise UserError(f"out = {out!r:.80}: accepted: the path of a folder")
+    return Path(out)
+
+
+def _value(value: Any) -> str:
+    plain = value.item() if isinstance(value, np.generic) else value
+    if plain is None:
+        return "none"
+    if not isinstance(plain, bool | int | float | str | list | tuple | Mapping):
+        raise UserError(f"grid: {value!r:.80}: accepted: numbers, strings, true or false, None, lists of them")
+    return toml_value(plain)
+
+
 def _at_least_one(count: int, name: str) -> int:
-    if count < 1:
-        raise UserError(f"{name} = {count}: accepted: 1 or more")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise UserError(f"{name} = {count!r:.80}: accepted: a whole number from 1")
     return count

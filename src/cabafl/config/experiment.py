@@ -61,11 +61,12 @@ def check_slots(slots: int, devices: int) -> None:
         raise ValueError(f"fleet.slots = {slots}: at most the number of devices, {devices} (data.devices)")
 
 
-def load_experiment(file: Path | None = None, overrides: Iterable[str] = ()) -> Experiment:
+def load_experiment(file: str | Path | None = None, overrides: Iterable[str] = ()) -> Experiment:
     """Reads an experiment: the defaults, then the keys of a TOML file, then ``section.key=value`` settings.
 
     If the settings name another method than the file, the file's keys of ``[method]`` do not apply.
     """
+    file = Path(file) if file else None
     values = read_toml(file) if file else {}
     settings: dict[str, Any] = {}
     texts = list(overrides)

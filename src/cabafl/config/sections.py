@@ -109,7 +109,7 @@ class ModelSection(Section):
 
     name: str = Field("cnn", description="cnn | resnet18 | vgg16 | lstm | mlp | my_package.my_module:MyNet")
     width: Width = Field(
-        1.0, description="factor on the channels of resnet18 and vgg16, up to 8; 0.25: a quarter of the channels"
+        1.0, description="factor on the channels of resnet18 and vgg16 and the units of lstm, up to 8; 0.25: a quarter"
     )
     feature_layer: str | None = Field(
         None, description="layer whose output is the feature; default: the one the model names"

@@ -2,8 +2,8 @@
 
 Type and shape of ``x`` decide how it is read:
 
-* images: uint8 (N, H, W), or uint8 or float (N, H, W, C) or (N, C, H, W). Standardised per channel with the mean and
-  standard deviation of the training samples (uint8 is divided by 255 first).
+* images: uint8 (N, H, W), or integer or float (N, H, W, C) or (N, C, H, W). Standardised per channel with the mean and
+  standard deviation of the training samples (integers, which are 0 to 255, are divided by 255 first).
 * vectors: numbers (N, F), or float windows (N, steps, channels). Not rescaled.
 
 ``mean`` and ``deviation``, one number per channel or feature, replace this.
@@ -32,7 +32,7 @@ USERS = ("user_train", "user_test")
 ABOUT = ("class_names", "feature_names", "mean", "deviation")
 _CHUNK = 2048
 _ACCEPTED = (
-    "uint8 images (N,H,W), uint8 or float images (N,H,W,C) or (N,C,H,W), numbers (N,F), float windows "
+    "uint8 images (N,H,W), integer or float images (N,H,W,C) or (N,C,H,W), numbers (N,F), float windows "
     "(N,steps,channels)"
 )
 
@@ -59,7 +59,7 @@ def from_targets(name: str, arrays: Arrays, targets: Targets, complain: Complain
     train = Split(torch.from_numpy(x), torch.from_numpy(targets.train), users)
     test = Split(torch.from_numpy(test_x), torch.from_numpy(targets.test), test_users)
     mean, deviation = _normalisation(arrays, kind, x if len(x) else test_x, complain)
-    features = tuple(str(each) for each in arrays.get("feature_names", ()))
+    features = _feature_names(arrays, x.shape[-1], complain) if kind == "vector" else ()
     return Dataset(name, kind, train, test, targets.classes, mean, deviation, targets.names, features)
 
 
@@ -69,18 +69,24 @@ def check_lengths(arrays: Arrays, complain: Complaint) -> None:
         absent = "y_train" if "x_train" in arrays else "x_train"
         raise complain(f"missing {absent}; found: {', '.join(arrays)}")
     for part in ("train", "test"):
-        if f"x_{part}" not in arrays:
-            continue
-        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        if x.size == 0 or x.ndim == 0:
-            raise complain(f"x_{part} is empty or a single number (shape {x.shape}); accepted: {_ACCEPTED}")
-        if y.shape[:1] != x.shape[:1] or y.ndim > 2 or y.size == 0:
-            raise complain(
-                f"y_{part} has shape {y.shape}; ({len(x)},) or ({len(x)}, targets) expected, one per sample of x_{part}"
-            )
-        users = arrays.get(f"user_{part}")
-        if users is not None and users.shape not in ((len(x),), (len(x), 1)):
-            raise complain(f"user_{part} has shape {users.shape}; ({len(x)},) expected, one per sample of x_{part}")
+        if f"x_{part}" in arrays:
+            keys = [key for key in ("x", "y", "user") if f"{key}_{part}" in arrays]
+            check_part({key: arrays[f"{key}_{part}"] for key in keys}, complain, f"_{part}")
+
+
+def check_part(part: Arrays, complain: Complaint, ending: str = "") -> None:
+    """As `check_lengths`, of ``x``, ``y`` and perhaps ``user``; their names in errors have this ``ending``."""
+    x, y, users = part["x"], part["y"], part.get("user")
+    if x.size == 0 or x.ndim == 0:
+        raise complain(f"x{ending} is empty or a single number (shape {x.shape}); accepted: {_ACCEPTED}")
+    if y.shape[:1] != x.shape[:1] or y.ndim > 2 or y.size == 0:
+        raise complain(
+            f"y{ending} has shape {y.shape}; ({len(x)},) or ({len(x)}, targets) expected, one per sample of x{ending}"
+        )
+    if users is not None and users.shape not in ((len(x),), (len(x), 1)):
+        raise complain(f"user{ending} has shape {users.shape}; ({len(x)},) expected, one per sample of x{ending}")
+    if users is not None and users.dtype.kind not in "iuUS":
+        raise complain(f"user{ending} is {users.dtype}; integers or strings expected")
 
 
 def targets_of(arrays: Arrays, complain: Complaint) -> Targets:
@@ -115,7 +121,7 @@ def _target_kind(key: str, y: NDArray[Any], complain: Complaint) -> str:
 def _numbers(complain: Complaint, key: str, y: NDArray[Any]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         y = np.ascontiguousarray(y, np.float32)
-    _check_finite(complain, key, y)
+    check_finite_numbers(complain, key, y)
     return y
 
 
@@ -128,6 +134,8 @@ def _classes(arrays: Arrays, y: NDArray[Any], complain: Complaint) -> tuple[NDAr
             raise complain("class_names has no name, or one twice; accepted: a different name for each class")
         return (np.array(names) if y.dtype.kind in "US" else np.arange(len(names))), names
     known = np.unique(y.astype(np.str_) if y.dtype.kind == "S" else y)
+    if len(known) < 2:
+        raise complain(f"all labels are {known[0]}; accepted: at least two classes, or class_names with all of them")
     plain = known.dtype.kind in "iu" and np.array_equal(known, np.arange(len(known)))
     return known, () if plain else tuple(str(each) for each in known)
 
@@ -148,31 +156,56 @@ def _numbered(complain: Complaint, key: str, y: NDArray[Any], known: NDArray[Any
 def _inputs(arrays: Arrays, complain: Complaint) -> tuple[Kind, NDArray[Any], NDArray[Any]]:
     test = arrays["x_test"]
     train = arrays.get("x_train", test[:0])
-    if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
-        raise complain(
-            f"x_train is {train.dtype} of shape {train.shape} but x_test is {test.dtype} of shape {test.shape}"
-        )
-    kind, stored = stored_inputs("x_train" if len(train) else "x_test", train if len(train) else test, complain)
     if not len(train):
+        kind, stored = stored_inputs("x_test", test, complain)
         return kind, stored[:0], stored
-    return kind, stored, stored_inputs("x_test", test, complain)[1]
+    (kind, stored), (test_kind, stored_test) = (
+        stored_inputs(key, x, complain) for key, x in (("x_train", train), ("x_test", test))
+    )
+    if (kind, stored.dtype, stored.shape[1:]) != (test_kind, stored_test.dtype, stored_test.shape[1:]):
+        raise complain(
+            f"x_train is {train.dtype} of shape {train.shape} but x_test is {test.dtype} of shape {test.shape}; "
+            "accepted: the same form in both"
+        )
+    return kind, stored, stored_test
 
 
 def stored_inputs(key: str, x: NDArray[Any], complain: Complaint) -> tuple[Kind, NDArray[Any]]:
     """The kind of the samples, and the form they are kept in: channels first; float32, except uint8 images."""
     image = x.ndim == 4 or (x.ndim == 3 and x.dtype == np.uint8)
-    number = x.dtype.kind == "f" or x.dtype == np.uint8
-    if x.ndim not in (2, 3, 4) or not (number or (x.ndim == 2 and x.dtype.kind in "iub")):
+    if x.ndim not in (2, 3, 4) or not (x.dtype.kind == "f" or (x.ndim != 3 and x.dtype.kind in "iub") or image):
         raise complain(f"{key} is {x.dtype} of shape {x.shape}; accepted: {_ACCEPTED}")
-    if not image or x.dtype != np.uint8:
+    if image and x.dtype.kind != "f":
+        x = bytes_of(key, x, complain)
+    else:
         with np.errstate(over="ignore"):
             x = x.astype(np.float32)
-        _check_finite(complain, key, x)
-    if image and x.ndim == 3:
-        x = x[:, None]
-    elif image and (x.shape[3] in (1, 3) or x.shape[3] <= 4 < x.shape[1]):
-        x = x.transpose(0, 3, 1, 2)
+        check_finite_numbers(complain, key, x)
+    if image:
+        x = x[:, None] if x.ndim == 3 else channels_first(x)
     return ("image" if image else "vector"), np.ascontiguousarray(x)
+
+
+def channels_first(x: NDArray[Any]) -> NDArray[Any]:
+    """Images (N, C, H, W). The last of four dimensions are the channels if it is 1 or 3, or up to 4 and the second is
+    more."""
+    last = x.shape[3] in (1, 3) or x.shape[3] <= 4 < x.shape[1]
+    return x.transpose(0, 3, 1, 2) if last else x
+
+
+def bytes_of(key: str, x: NDArray[Any], complain: Complaint) -> NDArray[np.uint8]:
+    """Integer pixels of any type as uint8."""
+    if x.dtype.kind not in "iu" or (x.size and not 0 <= x.min() <= x.max() <= 255):
+        found = f"from {x.min()} to {x.max()}" if x.dtype.kind in "iu" else f"of type {x.dtype}"
+        raise complain(f"{key} has pixels {found}; accepted: integers from 0 to 255, or floating-point numbers")
+    return x.astype(np.uint8, copy=False)
+
+
+def _feature_names(arrays: Arrays, features: int, complain: Complaint) -> tuple[str, ...]:
+    names = tuple(str(each) for each in arrays.get("feature_names", np.array([])).reshape(-1))
+    if names and (len(names) != features or len(set(names)) != features):
+        raise complain(f"feature_names has {len(set(names))} different names; accepted: {features}, one per feature")
+    return names
 
 
 def _normalisation(
@@ -183,13 +216,19 @@ def _normalisation(
         return moments(x) if kind == "image" else ((), ())
     channels = x.shape[1] if kind == "image" else x.shape[-1]
     for key, values in zip(("mean", "deviation"), given, strict=True):
-        if values is None or values.dtype.kind not in "iuf" or values.size != channels or not np.isfinite(values).all():
+        if values is None or values.dtype.kind not in "iuf" or values.size != channels or not _fits(values):
             found = "missing" if values is None else f"{values.dtype} of shape {values.shape}"
             raise complain(f"{key} is {found}; accepted: mean and deviation with {channels} finite numbers each")
     mean, deviation = (np.asarray(values, np.float64).reshape(-1) for values in given)
-    if not (deviation > 0).all():
+    if not (deviation >= np.finfo(np.float32).tiny).all():
         raise complain(f"deviation has {deviation.min()}; accepted: numbers above 0")
     return tuple(mean.tolist()), tuple(deviation.tolist())
+
+
+def _fits(values: NDArray[Any]) -> bool:
+    """Whether all numbers are finite, also as float32."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(values.astype(np.float32)).all())
 
 
 def moments(x: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -210,7 +249,7 @@ def moments(x: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(mean.tolist()), tuple(deviation.tolist())
 
 
-def _check_finite(complain: Complaint, key: str, values: NDArray[Any]) -> None:
+def check_finite_numbers(complain: Complaint, key: str, values: NDArray[Any]) -> None:
     """Rejects NaN and infinity: a single one would spread to every model."""
     finite = np.isfinite(values)
     if not finite.all():
@@ -219,10 +258,10 @@ def _check_finite(complain: Complaint, key: str, values: NDArray[Any]) -> None:
 
 
 def _users(arrays: Arrays, complain: Complaint) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    for key in USERS:
-        if key in arrays and arrays[key].dtype.kind not in "iuUS":
-            raise complain(f"{key} is {arrays[key].dtype}; integers or strings expected")
     if "user_train" not in arrays:
         return None, None
+    types = [arrays[key].dtype for key in USERS if key in arrays]
+    if len({each.kind in "US" for each in types}) > 1:
+        raise complain(f"user_train is {types[0]} but user_test is {types[1]}; accepted: integers or strings in both")
     test = arrays["user_test"].reshape(-1) if "user_test" in arrays else None
     return dense_users(arrays["user_train"].reshape(-1), test)

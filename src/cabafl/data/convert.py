@@ -5,8 +5,10 @@ which is that of the training samples.
 """
 
 import os
+import re
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from cabafl.data.arrays import dataset_of, moments, stored_inputs
 from cabafl.data.dataset import Dataset
 from cabafl.data.files import corrupt, one_line
 from cabafl.data.pictures import PictureOptions, picture_arrays
-from cabafl.data.tables import Columns, feature_columns, held_out, label_columns, table_arrays
+from cabafl.data.tables import Columns, feature_columns, held_out, label_columns, table_arrays, tidy
 from cabafl.data.windows import WindowOptions, windowed
 from cabafl.errors import UserError
 
@@ -72,7 +74,7 @@ def convert(source: Path, out: Path, how: Conversion) -> Converted:
         raise UserError(f"{source}: not found; accepted: a folder of pictures, or a table ({', '.join(TABLES)})")
     notes: list[str] = []
     try:
-        arrays = _pictures(source, how) if source.is_dir() else _table(source, how, notes)
+        arrays = _pictures(source, how, notes) if source.is_dir() else _table(source, how, notes)
     except OSError as error:  # e.g. a folder without read permission
         raise corrupt(source, error) from None
     dataset = dataset_of("npz", arrays, partial(corrupt, source))
@@ -102,17 +104,20 @@ def _write(out: Path, arrays: Arrays) -> None:
         np.savez_compressed(temporary, **arrays)  # type: ignore[arg-type]
         temporary.replace(out)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UserError(f"--out = {out}: cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)  # also after Ctrl-C
 
 
 def _table(source: Path, how: Conversion, notes: list[str]) -> Arrays:
     if how.pictures is not None and how.pictures.size is not None:
         raise UserError(f"--size: only for folders of pictures; {source} is a file")
-    frame = read_table(source)
     complain = partial(corrupt, source)
-    whole = table_arrays(frame, how.columns, complain)
-    notes += _left_out(frame, how.columns, label_columns(frame, how.columns, complain))
+    frame = tidy(read_table(source), complain)
+    columns, unnamed = _without_unnamed(frame, how.columns)
+    whole = table_arrays(frame, columns, complain)
+    notes += _left_out(frame, columns, label_columns(frame, columns, complain), source)
+    notes += [f"left out, without a name in the first line: {unnamed}"] if unnamed else []
     test = None if how.test_column is None else _test_column(frame, how.test_column, source)
     if how.test_column is not None and how.test_share is not None:
         raise UserError(f"--test-share = {how.test_share:g}: not together with --test-column; accepted: one of them")
@@ -120,21 +125,51 @@ def _table(source: Path, how: Conversion, notes: list[str]) -> Arrays:
     if how.windows is not None:
         parts = windowed(frame, whole, how.windows, test, share, complain)
     else:
-        rows = held_out(len(frame), whole.get("user"), share) if test is None else test
+        rows = held_out(len(frame), whole.get("user"), share, whole["y"]) if test is None else test
         parts = [
             {key: values[chosen] for key, values in whole.items() if key in ("x", "y", "user")}
             for chosen in (~rows, rows)
         ]
     if not len(parts[0]["y"]) or not len(parts[1]["y"]):
-        raise corrupt(source, f"no {'training' if not len(parts[0]['y']) else 'test'} samples are left")
+        raise corrupt(source, _nothing_left(parts, whole["y"]))
     named = {f"{key}_{part}": parts[place][key] for place, part in enumerate(("train", "test")) for key in parts[0]}
     return named | {"feature_names": whole["feature_names"]}
 
 
-def _left_out(frame: "pd.DataFrame", columns: Columns, label: Sequence[str]) -> list[str]:
+def _without_unnamed(frame: "pd.DataFrame", columns: Columns) -> tuple[Columns, str]:
+    """The columns without those that have no name in the file, such as row numbers that pandas wrote; and these."""
+    chosen = {*columns.label, *columns.features, *columns.others, columns.user}
+    unnamed = [name for name in frame.columns if re.fullmatch(r"Unnamed: \d+", name) and name not in chosen]
+    return replace(columns, others=(*columns.others, *unnamed)), ", ".join(unnamed)
+
+
+def _nothing_left(parts: Sequence[Arrays], y: NDArray[Any]) -> str:
+    text = f"no {'training' if not len(parts[0]['y']) else 'test'} samples are left"
+    once = y.ndim == 1 and y.dtype.kind in "iu" and len(np.unique(y)) > len(y) / 2
+    return f"{text}: most labels occur once; is the label a number to predict (--numbers)?" if once else text
+
+
+def _check_text(column: "pd.Series[Any]", name: str, source: Path) -> None:
+    """Raises an error if a column is text because of a few of its values."""
+    import pandas as pd
+
+    if column.dtype.kind == "O":
+        text = column.notna() & pd.to_numeric(column, errors="coerce").isna()
+        if 0 < text.sum() <= len(column) / 10:
+            row = int(np.argmax(text.to_numpy()))
+            raise corrupt(
+                source,
+                f"column {name!r} has numbers but for {column.iloc[row]!r} in row {row + 1}; accepted: numbers, or "
+                "other --features",
+            )
+
+
+def _left_out(frame: "pd.DataFrame", columns: Columns, label: Sequence[str], source: Path) -> list[str]:
     """A note about columns that would be inputs if they had numbers."""
     used = {*label, *columns.others, columns.user, *feature_columns(frame, ())}
     names = [] if columns.features else [str(name) for name in frame.columns if name not in used]
+    for name in names:
+        _check_text(frame[name], name, source)
     return [f"left out, not numbers: {', '.join(names)}"] if names else []
 
 
@@ -146,17 +181,44 @@ def read_table(source: Path) -> "pd.DataFrame":
     if not name.endswith(TABLES):
         raise UserError(f"{source}: not a known ending; accepted: {', '.join(TABLES)}, or a folder of pictures")
     try:
-        if name.endswith(".parquet"):
-            frame = pd.read_parquet(source)
-        else:
-            frame = pd.read_csv(source, sep="\t" if ".tsv" in name else ",", low_memory=False, skipinitialspace=True)
+        frame = (
+            pd.read_parquet(source)
+            if name.endswith(".parquet")
+            else _read_text(source, "\t" if ".tsv" in name else ",")
+        )
     except ImportError:
         raise UserError(f"{source}: Parquet files need the package pyarrow; run `pip install 'cabafl[hf]'`") from None
+    except UserError:
+        raise
     except Exception as error:  # pandas and pyarrow raise many types
         raise corrupt(source, one_line(error)) from None
     if not len(frame):
         raise corrupt(source, "it has no rows")
-    return frame.rename(columns=str)
+    return frame
+
+
+def _read_text(source: Path, separator: str) -> "pd.DataFrame":
+    """pandas would make names that occur twice different, and take a first field too many as the name of its row."""
+    import pandas as pd
+
+    how: dict[str, Any] = {"sep": separator, "skipinitialspace": True}
+    first = pd.read_csv(source, header=None, nrows=1, dtype=str, keep_default_na=False, **how).iloc[0]
+    names = [name.strip() for name in first]
+    other = next((each for each in ";\t|," if len(names) == 1 and each in names[0]), None)
+    if other is not None:
+        raise corrupt(source, f"its first line has {other!r} between names; accepted: {separator!r}")
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise corrupt(source, f"its first line has {twice!r} twice; accepted: a different name for each column")
+    try:
+        with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
+            frame: pd.DataFrame = pd.read_csv(source, low_memory=False, index_col=False, **how)
+    except pd.errors.ParserWarning:
+        raise corrupt(source, f"a row has more fields than the first line has names ({len(names)})") from None
+    texts = frame.select_dtypes(include=["object", "string"])
+    for name in texts:
+        frame[name] = texts[name].map(lambda each: each.strip() if isinstance(each, str) else each)
+    return frame.rename(columns=str.strip)
 
 
 def _test_column(frame: "pd.DataFrame", name: str, source: Path) -> NDArray[np.bool_]:
@@ -167,20 +229,26 @@ def _test_column(frame: "pd.DataFrame", name: str, source: Path) -> NDArray[np.b
     return np.array([_TEST_WORDS[word] for word in words])
 
 
-def _pictures(source: Path, how: Conversion) -> Arrays:
+def _pictures(source: Path, how: Conversion, notes: list[str]) -> Arrays:
     columns = how.columns
-    given = {"--label": columns.label, "--features": columns.features, "--test-column": how.test_column}
+    given = {
+        "--label": columns.label,
+        "--features": columns.features,
+        "--test-column": how.test_column,
+        "--numbers": columns.numbers,
+        "--no-scale": not how.scale,
+    }
     strange: Sequence[str] = [option for option, value in given.items() if value]
     if strange or how.windows is not None:
         raise UserError(f"{(*strange, '--window')[0]}: only for tables; {source} is a folder of pictures")
     options = how.pictures or PictureOptions()
-    arrays = picture_arrays(source, options)
+    arrays = picture_arrays(source, options, notes)
     if "x_test" in arrays:
         if how.test_share is not None:
-            raise UserError(f"--test-share = {how.test_share:g}: {source} has folders train and test already")
+            raise UserError(f"--test-share = {how.test_share:g}: {source} has a folder for testing already")
         return arrays
     share = TEST_SHARE if how.test_share is None else how.test_share
-    rows = held_out(len(arrays["x_train"]), arrays.get("user_train"), share)
+    rows = held_out(len(arrays["x_train"]), arrays.get("user_train"), share, arrays["y_train"])
     if rows.all() or not rows.any():
         raise corrupt(source, f"a share of {share:g} leaves no training or no test samples")
     keys = [key for key in arrays if key != "class_names"]

@@ -81,10 +81,11 @@ class Dataset:
 
 
 def network_inputs(x: Tensor, kind: Kind, mean: Sequence[float] = (), deviation: Sequence[float] = ()) -> Tensor:
-    """Converts samples to what a network takes; the arguments are those of `preprocessing`."""
+    """Converts samples to what a network takes: bytes of images are divided by 255, and numbers become (x - mean) /
+    deviation. ``kind``, ``mean`` and ``deviation`` are those of `preprocessing`."""
     if kind == "text":
         return x.long()
-    x = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+    x = x.float().div_(255) if kind == "image" and x.dtype == torch.uint8 else x.float()
     if not mean:
         return x
     shape = (1, -1) + (1,) * (x.dim() - 2) if kind == "image" else (-1,)

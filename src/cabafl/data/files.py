@@ -31,6 +31,11 @@ def one_line(reason: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
+def failure(error: BaseException) -> str:
+    """An error of the user's code on one line, with its type."""
+    return one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
 def require(name: str, *candidates: Path) -> Path:
     """The first candidate that exists. If none does, raises an error that names the first."""
     for path in candidates:

@@ -208,7 +208,7 @@ class _Reader:
     def _cut(self, whole: dict[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
         """Training and test samples of one split: ``test_share`` of each user's, or of all."""
         share = self.options.test_share or 0.0
-        test = held_out(len(whole["y"]), whole.get("user"), share)
+        test = held_out(len(whole["y"]), whole.get("user"), share, whole["y"])
         if test.all() or not test.any():
             raise UserError(f"data.test_share = {share}: leaves no training or no test samples of {self.name}")
         return [{key: values[chosen] for key, values in whole.items()} for chosen in (~test, test)]

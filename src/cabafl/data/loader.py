@@ -20,14 +20,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cabafl.data.arrays import Complaint, Targets, check_lengths, from_targets, moments, stored_inputs, targets_of
+from cabafl.data.arrays import (
+    Complaint,
+    Targets,
+    check_lengths,
+    check_part,
+    from_targets,
+    moments,
+    stored_inputs,
+    targets_of,
+)
 from cabafl.data.catalogue import HubOptions
 from cabafl.data.dataset import Dataset, Split
-from cabafl.data.files import one_line
+from cabafl.data.files import failure, one_line
 from cabafl.data.given import array_of, dataset_from, is_pair, renamed
 from cabafl.errors import UserError
 
 Function = Callable[..., Any]
+MOST_CLASSES = 1_000_000
 
 
 class Loader(NamedTuple):
@@ -46,7 +56,7 @@ class Loader(NamedTuple):
             if not colon:
                 raise ImportError("accepted: package.module:function")
             function = getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # also one that the user's module raises
+        except (Exception, SystemExit) as error:  # also one that the user's module raises
             raise UserError(f"{key} = {name!r}: cannot be used: {_reason(error)}") from None
         if not callable(function):
             raise UserError(f"{key} = {name!r}: is a {type(function).__name__}; accepted: a function")
@@ -57,12 +67,13 @@ class Loader(NamedTuple):
         return UserError(f"{self.key} = {self.name!r}: cannot be used: {' '.join(str(reason).split())}")
 
     def call(self, *arguments: int | None) -> Any:
-        """What the function returns; raises `UserError` if it fails."""
+        """What the function returns; raises `UserError` if it fails, MemoryError if memory does not suffice, which is a
+        matter of the machine."""
         try:
             return self.function(*arguments)
-        except Exception as error:
-            if isinstance(error, MemoryError) or "memory" in str(error):
-                raise  # a matter of the machine
+        except (Exception, SystemExit) as error:
+            if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error)):
+                raise MemoryError(_reason(error)) from None
             raise self.error(_reason(error)) from None
 
     def whole(self, options: HubOptions) -> Dataset:
@@ -80,18 +91,26 @@ class Loader(NamedTuple):
         found = self.call(device)
         if not is_pair(found) or len(found) != 2:
             raise self.error(f"for device {device} it returns a {type(found).__name__}; accepted: arrays x, y")
-        return {key: array_of(value, key, self.error) for key, value in zip(("x", "y"), found, strict=True)}
+        part = {key: array_of(value, key, self.error) for key, value in zip(("x", "y"), found, strict=True)}
+        if any(array.ndim == 0 for array in part.values()) or len(part["x"]) != len(part["y"]):
+            shapes = ", ".join(f"{key} of shape {array.shape}" for key, array in part.items())
+            raise self.error(f"for device {device} it returns {shapes}; accepted: one target per sample")
+        return part
 
 
 def read(name: str, devices: int | None, partition: str, options: HubOptions) -> Dataset:
     """All samples, for a simulation; raises `UserError` if the function or what it returns cannot be used."""
     loader = Loader.find(name)
     if not loader.takes_device:
-        return loader.whole(options)
+        return _in_memory(loader, lambda: loader.whole(options))
     if partition != "natural":
         raise UserError(f"data.partition = {partition!r}: {name} gives each device its own samples; accepted: natural")
     if devices is None:
         raise UserError(f"data.devices = 'auto': {name} takes the number of a device; accepted: how many there are")
+    return _in_memory(loader, lambda: _read_each(loader, devices))
+
+
+def _read_each(loader: Loader, devices: int) -> Dataset:
     found = [loader.own(device) for device in range(devices)]
     users = np.repeat(np.arange(devices), [len(part["x"]) for part in found])
     filled = [part for part in found if len(part["x"])]
@@ -104,7 +123,14 @@ def read(name: str, devices: int | None, partition: str, options: HubOptions) ->
 def read_test(name: str, options: HubOptions) -> Dataset:
     """What a server needs: the test samples, and no training samples if the devices have their own."""
     loader = Loader.find(name)
-    return _of_devices(loader, {}) if loader.takes_device else loader.whole(options)
+    return _in_memory(loader, lambda: _of_devices(loader, {}) if loader.takes_device else loader.whole(options))
+
+
+def _in_memory(loader: Loader, work: Callable[[], Dataset]) -> Dataset:
+    try:
+        return work()
+    except MemoryError as error:
+        raise loader.error(error) from None
 
 
 def read_own(loader: Loader, device: int, names: tuple[str, ...], options: HubOptions) -> Split | Dataset:
@@ -119,10 +145,9 @@ def read_own(loader: Loader, device: int, names: tuple[str, ...], options: HubOp
 
 
 def _own_split(loader: Loader, found: dict[str, NDArray[Any]], names: tuple[str, ...]) -> Split:
-    arrays = {"x_test": found["x"], "y_test": found["y"]}
-    if not len(found["x"]):
+    if not found["x"].size:
         raise loader.error("the device has no samples")
-    check_lengths(arrays, loader.error)
+    check_part(found, loader.error)
     _, x = stored_inputs("x", found["x"], loader.error)
     y = _class_numbers(found["y"], names, loader.error)
     return Split(torch.from_numpy(x), torch.from_numpy(y))
@@ -143,13 +168,19 @@ def _of_devices(loader: Loader, train: dict[str, NDArray[Any]]) -> Dataset:
 
 def _targets(arrays: dict[str, NDArray[Any]], complain: Complaint) -> Targets:
     """Class numbers are taken as they are; text is numbered in the order of the test samples' sorted labels."""
-    test = arrays["y_test"]
-    if test.dtype.kind not in "iubUS" or test.ndim == 2:
+    test = _column(arrays["y_test"])
+    train = _column(arrays["y_train"]) if "y_train" in arrays else test[:0]
+    if test.dtype.kind not in "iubUS" or train.dtype.kind not in "iubUS" or test.ndim == 2:
         return targets_of({key: values for key, values in arrays.items() if key[0] == "y"}, complain)
     names = tuple(str(each) for each in np.unique(test.astype(np.str_))) if test.dtype.kind in "US" else ()
     numbered = _class_numbers(test, names, complain)
     classes = len(names) or int(numbered.max()) + 1
-    train = _class_numbers(arrays["y_train"], names, complain) if "y_train" in arrays else numbered[:0]
+    if numbered.min() < 0 or not 2 <= classes <= MOST_CLASSES:
+        raise complain(
+            f"the labels of the test samples are from {test.min()} to {test.max()}; accepted: two classes or more, as "
+            f"text or as numbers from 0 to {MOST_CLASSES - 1:,}"
+        )
+    train = _class_numbers(train, names, complain)
     if len(train) and not 0 <= train.min() <= train.max() < classes:
         raise complain(
             f"labels from {train.min()} to {train.max()}, but those of the test samples end at {classes - 1}"
@@ -159,7 +190,7 @@ def _targets(arrays: dict[str, NDArray[Any]], complain: Complaint) -> Targets:
 
 def _class_numbers(y: NDArray[Any], names: tuple[str, ...], complain: Complaint) -> NDArray[Any]:
     """Text as the numbers of the classes ``names``, integers as they are, other numbers as float32."""
-    y = y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
+    y = _column(y)
     if y.dtype.kind in "US":
         places = {name: place for place, name in enumerate(names)}
         strange = next((str(each) for each in y.astype(np.str_) if str(each) not in places), None)
@@ -169,6 +200,10 @@ def _class_numbers(y: NDArray[Any], names: tuple[str, ...], complain: Complaint)
     if y.dtype.kind in "iub" and y.ndim == 1:
         return y.astype(np.int64)
     return targets_of({"y_test": y}, complain).test
+
+
+def _column(y: NDArray[Any]) -> NDArray[Any]:
+    return y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
 
 
 def _stacked(parts: list[NDArray[Any]], key: str, complain: Complaint) -> NDArray[Any]:
@@ -186,10 +221,10 @@ def _takes_device(function: Function) -> bool:
     return True
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """The error, and where in the user's code it comes from."""
     plain = isinstance(error, ImportError | AttributeError | OSError)
-    text = one_line(error if plain else f"{type(error).__name__}: {error}")
+    text = one_line(error) if plain else failure(error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     own = [frame for frame in frames if "importlib" not in frame.filename]
     return f"{text} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else text

@@ -12,7 +12,7 @@ from cabafl.data.files import corrupt
 from cabafl.errors import UserError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-PARTS = ("train", "test")
+TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")  # of both, the first counts
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,14 @@ class PictureOptions:
     size: tuple[int, int] | None = None
 
 
-def picture_arrays(folder: Path, how: PictureOptions) -> dict[str, NDArray[Any]]:
+def picture_arrays(folder: Path, how: PictureOptions, notes: list[str]) -> dict[str, NDArray[Any]]:
     """``x_train``, ``y_train``, ``user_train`` and ``class_names`` of ``folder/CLASS/*``; also ``x_test`` and the like
-    if there are ``folder/train/CLASS/*`` and ``folder/test/CLASS/*``."""
-    split = all((folder / part).is_dir() for part in PARTS)
-    roots = {part: folder / part for part in PARTS} if split else {"train": folder}
-    classes = sorted(path.name for path in roots["train"].iterdir() if path.is_dir() and not path.name.startswith("."))
+    if there are ``folder/train/CLASS/*`` and ``folder/test/CLASS/*`` (or ``val``). What is left out is noted."""
+    roots = _roots(folder, notes)
+    classes = [path.name for path in _folders(roots["train"])]
     if not classes:
         raise corrupt(folder, "it has no folders; accepted: one folder of pictures per class")
-    pictures = {part: _find(root, classes) for part, root in roots.items()}
-    for part, found in pictures.items():
-        if not found:
-            raise corrupt(roots[part], f"no pictures in its folders; accepted: files with {', '.join(ENDINGS)}")
+    pictures = {part: _find(root, classes, notes) for part, root in roots.items()}
     arrays: dict[str, NDArray[Any]] = {"class_names": np.array(classes)}
     if how.user is not None:
         for part, found in pictures.items():
@@ -47,18 +43,46 @@ def picture_arrays(folder: Path, how: PictureOptions) -> dict[str, NDArray[Any]]
     return arrays
 
 
-def _find(root: Path, classes: list[str]) -> list[Path]:
-    strange = sorted(
-        path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "." and path.name not in classes
-    )
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in ENDINGS and path.is_file()
+
+
+def _roots(folder: Path, notes: list[str]) -> dict[str, Path]:
+    """The folders of the training and the test pictures; only ``folder`` if it is not split. A folder with such a name
+    and no folders in it is a class."""
+    parts = {
+        path.name.lower(): path for path in _folders(folder) if path.name.lower() in TRAIN + TEST and _folders(path)
+    }
+    if not parts:
+        return {"train": folder}
+    train, test = (next((parts[name] for name in names if name in parts), None) for names in (TRAIN, TEST))
+    others = [path.name for path in _folders(folder) if path not in parts.values()]
+    if train is None or test is None or others:
+        found = ", ".join(path.name for path in _folders(folder))
+        raise corrupt(
+            folder, f"folders {found}: accepted: one per class, or train and test (or val) with one per class in each"
+        )
+    unused = [path.name for path in parts.values() if path not in (train, test)]
+    notes += [f"left out: {', '.join(unused)}; {test.name} is for testing"] if unused else []
+    return {"train": train, "test": test}
+
+
+def _find(root: Path, classes: list[str], notes: list[str]) -> list[Path]:
+    strange = [path.name for path in _folders(root) if path.name not in classes]
     if strange:
         raise corrupt(root, f"the class {strange[0]} is not among the training pictures")
-    return [
-        path
-        for name in classes
-        for path in sorted((root / name).rglob("*"))
-        if path.suffix.lower() in ENDINGS and path.is_file()
-    ]
+    loose = sum(map(_is_picture, root.iterdir()))
+    notes += [f"left out, in no folder of a class: {loose} pictures in {root}"] if loose else []
+    found = {name: sorted(filter(_is_picture, (root / name).rglob("*"))) for name in classes}
+    bare = next((name for name, pictures in found.items() if not pictures and (root / name).is_dir()), None)
+    if bare is not None or not any(found.values()):
+        where = root if bare is None else root / bare
+        raise corrupt(where, f"no pictures in it; accepted: files with {', '.join(ENDINGS)}")
+    return [path for pictures in found.values() for path in pictures]
 
 
 def _pixels(path: Path, how: PictureOptions) -> NDArray[np.uint8]:
@@ -99,4 +123,10 @@ def _user(path: Path, pattern: str) -> str:
         raise UserError(
             f"--user = {pattern!r}: does not match {path.as_posix()}; accepted: a pattern for every picture"
         )
-    return found[1] if found.re.groups else found[0]
+    user = found[1] if found.re.groups else found[0]
+    if not user:
+        raise UserError(
+            f"--user = {pattern!r}: finds no user in {path.as_posix()}; accepted: a pattern whose first group is never "
+            "empty"
+        )
+    return user

@@ -64,6 +64,15 @@ def _in_order(frame: "pd.DataFrame", how: WindowOptions, complain: Complaint) ->
     values = frame[how.time]
     if values.isna().any():
         raise complain(f"column {how.time!r} has missing values")
+    if values.dtype.kind == "O":  # text in alphabetical order; numbers among it would not be in theirs
+        import pandas as pd
+
+        numbers = pd.to_numeric(values, errors="coerce").notna()
+        if numbers.any():
+            raise complain(
+                f"column {how.time!r} has text and numbers (such as {values[numbers].iloc[0]!r}); one expected"
+            )
+        values = values.astype(str)
     return np.argsort(values.to_numpy(), kind="stable").astype(np.int64)
 
 

@@ -10,7 +10,7 @@ from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
 from cabafl.validation import validated
 
-FORMAT = 4
+FORMAT = 5
 
 
 class Greeting(BaseModel):

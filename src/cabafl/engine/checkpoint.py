@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from cabafl.engine.tensors import Abandoned, write_tensors
 from cabafl.errors import UserError
 from cabafl.files import as_json, write_atomic
-from cabafl.recording.folder import CHECKPOINT
+from cabafl.recording.folder import CHECKPOINT, EVENTS, METRICS
 from cabafl.state import Arrays, Decoder, Encoder
 
 FORMAT = 5
@@ -122,7 +122,9 @@ def load_checkpoint(folder: Path, experiment: str) -> Checkpoint | None:
         if _sha256(path) != about["sha256"]:
             raise UserError(f"{path}: damaged: its SHA-256 is not the one in {pointer.name}")
         engine = _read(path)
-        positions = {str(name): int(end) for name, end in about["positions"].items()}
+        positions = {name: int(about["positions"][name]) for name in (EVENTS, METRICS)}
+        if min(positions.values()) < 0:
+            raise ValueError(f"positions = {positions}")
         return Checkpoint(int(about["number"]), engine, positions, float(about["wall_seconds"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError, struct.error) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())

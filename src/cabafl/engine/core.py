@@ -293,10 +293,9 @@ class Engine(ABC):
         self._selected[device] += 1
         return number
 
-    def _scheduled(self, objective: Objective) -> Objective:
-        """The objective of a job that is sent now, with the learning rate of this moment."""
-        assert self.schedule is not None
-        return self.schedule.applied(objective, self.now, self.version)
+    def _factor(self) -> float:
+        """The factor of the schedule on the learning rate of a job that is sent now."""
+        return 1.0 if self.schedule is None else self.schedule.at(self.now, self.version)
 
     def _take_upload(self, job: Job, trained: TrainingResult, seconds: float) -> None:
         """Passes an upload to the method, or reports a loss if the upload is rejected."""
@@ -314,7 +313,7 @@ class Engine(ABC):
         staleness = self.version - version
         ledger.staleness[staleness] += 1
         self.outbox.put(Uploaded(self.now, job.number, device, job.slot, version, staleness))
-        rate = self.learning_rate * job.objective.lr_scale
+        rate = self.learning_rate * job.objective.lr_scale * job.schedule
         size = self._size[device]
         self.method.on_upload(self, Upload(job, weights, size, rate, seconds, loss, square_loss, steps, epochs))
 

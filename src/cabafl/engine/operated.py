@@ -1,4 +1,4 @@
-"""What an operator can change while a run on real devices goes on, and when such a run is over."""
+"""What an operator can change while a run on real devices goes on."""
 
 import math
 from dataclasses import replace
@@ -6,8 +6,7 @@ from typing import Any
 
 from cabafl.engine.changes import CHANGEABLE, Value
 from cabafl.engine.core import FOREVER, Engine, EngineSetup
-from cabafl.engine.open_jobs import OpenJobs
-from cabafl.engine.orders import Alarm, AlarmQueue
+from cabafl.engine.orders import Alarm, AlarmQueue, OpenJobs
 from cabafl.methods.base import Ints
 
 
@@ -21,19 +20,6 @@ class OperatedEngine(Engine):
         self.alarms = AlarmQueue()
         self._last_dispatch = FOREVER  # no job of this number or a higher one is sent any more
 
-    @property
-    def started(self) -> bool:
-        """Whether the run has started."""
-        return self._score is not None
-
-    @property
-    def over(self) -> bool:
-        """Whether the time limit is reached, or all ``max_dispatches`` jobs have been answered, lost or given up, or
-        the operator has ended the run."""
-        if self.stopping == "now" or (self.limits.seconds is not None and self.now >= self.limits.seconds):
-            return True
-        return self.ledger.dispatches >= self._most and not self.jobs.pending and not self.jobs.held
-
     def _bound_samples(self) -> None:
         self.sizes[:] = self.defence.bounded(self.defence.claimed)
         self.defence.report(self.sizes)
@@ -45,12 +31,12 @@ class OperatedEngine(Engine):
             self.norm_bound = value
         elif part == "defence":
             self.defence.change(name, value)
-            if name.startswith("sample") and self.started:
+            if name.startswith("sample") and self._score is not None:
                 self._bound_samples()
         else:
             self.limits = replace(self.limits, **{name: value})  # type: ignore[arg-type]
             self._limit_dispatches()
-            if name.startswith("evaluate") and self.started:
+            if name.startswith("evaluate") and self._score is not None:
                 self._reschedule_evaluations()
         self.changes[key] = value
         self.note("change", key=key, value=value)

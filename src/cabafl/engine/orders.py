@@ -1,18 +1,20 @@
-"""What the engine on the wall clock wants to be sent to devices, what it has planned for later, and when it gives up a
-job."""
+"""The jobs in flight on real devices and what their devices have to be told, what the engine has planned for later, and
+when it gives up a job."""
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from cabafl.engine.core import Flight
 from cabafl.engine.defence import VotedMedian
 from cabafl.methods.base import FeatureKind, Ints, Weights
 from cabafl.state import State
 
 TIMEOUT_FACTOR = 5.0  # of the median job time
 SHORTEST_TIMEOUT = 30.0  # seconds; below it the network and a busy device make more difference than the job
-ENOUGH_UPLOADS = 3  # before the median counts; with few slots half of them, so that the first round cannot stall
+ENOUGH_ANSWERS = 3  # before the median counts; with few slots half of them, so that the first round cannot stall
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,93 @@ class Orders:
     cancelled: list[tuple[int, int]]  # (job, device): the device need not go on with it
     finished: list[int]  # jobs whose devices stop after the running epoch
     fetched: list[int]  # jobs whose devices upload the result that they hold
+
+
+class OpenJobs:
+    """Each job is one that its device works on, one that is held, or one that was given up. Orders wait here until the
+    server sends them; a checkpoint does not include them, because after a restart they follow from the jobs."""
+
+    def __init__(self) -> None:
+        self.flights: dict[int, Flight] = {}
+        self.pending: dict[int, None] = {}  # jobs that devices work on and that are not given up, by `Flight.since`
+        self.held: dict[int, None] = {}  # jobs whose devices hold the result
+        self.job_of: dict[int, int] = {}  # by device
+        self.clear_orders()
+
+    def clear_orders(self) -> None:
+        """Forgets all orders."""
+        self.sent: list[int] = []
+        self.cancelled: list[tuple[int, int]] = []
+        self.finished: list[int] = []
+        self.fetched: list[int] = []
+
+    def add(self, flight: Flight) -> None:
+        """A new job, which is to be sent."""
+        self.flights[flight.number] = flight
+        self.job_of[flight.device] = flight.number
+        self.pending[flight.number] = None
+        self.sent.append(flight.number)
+
+    def of_device(self, device: int) -> Flight | None:
+        """The job that a device is working on, if any."""
+        number = self.job_of.get(device)
+        return None if number is None else self.flights[number]
+
+    def land(self, number: int) -> Flight | None:
+        """Takes a job out; None if it is not one of these."""
+        flight = self.flights.pop(number, None)
+        if flight is not None:
+            del self.job_of[flight.device]
+            self.pending.pop(number, None)
+            self.held.pop(number, None)
+        return flight
+
+    def hold(self, flight: Flight) -> None:
+        """The device of a job holds its result from now on."""
+        flight.ready = True
+        del self.pending[flight.number]
+        self.held[flight.number] = None
+
+    def fetch(self, flight: Flight) -> None:
+        """The device of a job is to upload the result that it holds."""
+        del self.held[flight.number]
+        self.pending[flight.number] = None
+        self.fetched.append(flight.number)
+
+    def give_up(self, flight: Flight) -> None:
+        """The server no longer waits for a job; its device is busy until it answers or says that it has stopped."""
+        del self.pending[flight.number]
+        flight.abandoned = True
+        self.cancel(flight)
+
+    def cancel(self, flight: Flight) -> None:
+        """The device of a job need not go on with it."""
+        self.cancelled.append((flight.number, flight.device))
+
+    def cancel_all(self) -> None:
+        """No job is waited for any more."""
+        for number in (*self.pending, *self.held):
+            self.cancel(self.flights[number])
+
+    def oldest(self) -> Flight | None:
+        """The job that the server has waited for longest."""
+        return self.flights[next(iter(self.pending))] if self.pending else None
+
+    def take_orders(self, ask: bool) -> Orders:
+        """Returns each order once; not those to jobs that have ended since."""
+        sent, finished, fetched = (
+            [job for job in listed if job in self.pending] for listed in (self.sent, self.finished, self.fetched)
+        )
+        orders = Orders(sent, ask, self.cancelled, finished, fetched)
+        self.clear_orders()
+        return orders
+
+    def restore(self, flights: dict[int, Flight], pending: Iterable[int]) -> None:
+        """Continues with the jobs of a checkpoint."""
+        self.flights = flights
+        self.job_of = {flight.device: number for number, flight in flights.items()}
+        self.pending = dict.fromkeys(pending)
+        self.held = {number: None for number, flight in flights.items() if flight.held}
 
 
 class Alarm(IntEnum):
@@ -81,8 +170,9 @@ class AlarmQueue(State):
 
 def automatic_timeout(durations: VotedMedian, uploads: int, slots: int) -> float | None:
     """Seconds after which a server of real devices gives up a job, if the experiment leaves that to it
-    (``run.slot_timeout = "auto"``); None as long as too little is known."""
-    median = durations.value()
-    if median is None or uploads < min(ENOUGH_UPLOADS, (slots + 1) // 2):
+    (``run.slot_timeout = "auto"``); None as long as too little is known. A result that is held is an answer, too: else
+    a first upload that never comes would be waited for without end."""
+    median, answers = durations.value(), max(uploads, len(durations))
+    if median is None or answers < min(ENOUGH_ANSWERS, (slots + 1) // 2):
         return None
     return max(SHORTEST_TIMEOUT, TIMEOUT_FACTOR * median)

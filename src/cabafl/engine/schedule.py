@@ -1,14 +1,15 @@
 """The learning rate over a run: a factor that the engine computes when it sends a job, and that travels with it."""
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal
 
 from cabafl.config import TrainingSection
 from cabafl.errors import UserError
-from cabafl.methods.base import Objective
+from cabafl.methods.base import Job, Objective
+from cabafl.own_code import find_own, reason
 
 Curve = Callable[[float], float]
 """Seconds of the run, or models published -> factor on the learning rate."""
@@ -22,20 +23,29 @@ class Schedule:
     curve: Curve
     over: Literal["time", "versions"] = "time"
 
-    def applied(self, objective: Objective, now: float, version: int) -> Objective:
-        """The objective of a job that is sent now. A method's own ``lr_scale`` stays: the two are multiplied."""
-        factor = self.factor(now if self.over == "time" else float(version))
-        return replace(objective, lr_scale=objective.lr_scale * factor)
+    def at(self, now: float, version: int) -> float:
+        """The factor for a job that is sent now; a method's own ``lr_scale`` is multiplied by it."""
+        return self.factor(now if self.over == "time" else float(version))
 
     def factor(self, position: float) -> float:
         """The factor at a position; raises `UserError` if that is not a number above 0."""
-        factor = self.curve(position)
-        if isinstance(factor, int | float) and 0 < factor < math.inf:
+        try:
+            factor: object = self.curve(position)
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
+            raise self._problem(position, f"fails ({reason(error)})") from error
+        if isinstance(factor, Real) and 0 < float(factor) < math.inf:
             return float(factor)
-        raise UserError(
-            f"training.schedule = {self.name!r}: {factor!r} at {position:g} {_UNITS[self.over]}; accepted: a number "
-            "above 0"
-        )
+        raise self._problem(position, f"{factor!r:.80}")
+
+    def _problem(self, position: float, found: str) -> UserError:
+        where = f"at {position:g} {_UNITS[self.over]}"
+        return UserError(f"training.schedule = {self.name!r}: {found} {where}; accepted: a number above 0")
+
+
+def orders(job: Job) -> Objective:
+    """What the device of a job is told: its objective, with the factor of the schedule in ``lr_scale``."""
+    objective, factor = job.objective, job.schedule
+    return objective if factor == 1.0 else replace(objective, lr_scale=objective.lr_scale * factor)
 
 
 _UNITS = {"time": "s", "versions": "versions"}
@@ -71,12 +81,6 @@ def make_schedule(training: TrainingSection, seconds: float | None) -> Schedule 
 
 def _own(name: str, over: Literal["time", "versions"]) -> Schedule:
     """The user's function ``package.module:function``."""
-    module, _, attribute = name.partition(":")
-    try:
-        schedule = Schedule(name, getattr(importlib.import_module(module), attribute), over)
-        schedule.factor(0.0)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"training.schedule = {name!r}: cannot be imported: {error}") from None
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        raise UserError(f"training.schedule = {name!r}: cannot be used: {error}") from None
+    schedule = Schedule(name, find_own("training.schedule", name), over)
+    schedule.factor(0.0)
     return schedule

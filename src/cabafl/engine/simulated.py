@@ -42,9 +42,9 @@ class SimulatedFlight(Flight):
         """When it ends, or the part of it that is under way."""
         return self.since + self.seconds
 
-    def stop_early(self, now: float, fleet: Fleet, epochs: int) -> bool:
+    def stop_early(self, now: float, fleet: Fleet, epochs: float) -> bool:
         """Ends the training with the running one of ``epochs`` epochs; False if that is the last one, or over. Epochs
-        take equal times, after latency and downloads."""
+        take equal times, after latency and downloads; the last may be a part of one."""
         way = fleet.transfer(self.device)[0]
         before = fleet.latency + way * (1 if self.correction is None else 2)
         computing = self.seconds - before - (0.0 if self.objective.hold else way)
@@ -55,6 +55,8 @@ class SimulatedFlight(Flight):
             return False
         saved = computing * (epochs - running) / epochs
         self.epochs, self.seconds = running, self.seconds - saved
+        if self.end < now:  # rounded, at the very end of an epoch
+            self.seconds = now - self.started + math.ulp(now)
         self.joules -= saved * fleet.compute_watts.item(self.device)
         return True
 

@@ -18,6 +18,7 @@ from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup
 from cabafl.engine.defence import SIMULATED
 from cabafl.engine.gathering import Gatherer, Gathering
 from cabafl.engine.idle import IdleMeter
+from cabafl.engine.schedule import orders
 from cabafl.engine.simulated import Kind, SimulatedFlight, corrupted
 from cabafl.execution.base import Interrupt, TrainJob
 from cabafl.fleet import FINE, Fate, Faults, Fleet
@@ -147,8 +148,9 @@ class VirtualEngine(Engine):
         number = self._book_dispatch(device, weights, correction, objective)
         if number is None:
             return None
-        objective = objective if self.schedule is None else self._scheduled(objective)
-        work = 1.0 if objective.epochs is None else objective.epochs / self.epochs
+        factor = 1.0 if self.schedule is None else self._factor()
+        whole = objective.epochs is None and self.fleet.most_passes is None
+        work = 1.0 if whole else self.fleet.passes(device, objective.epochs or self.epochs) / self.epochs
         fate = self.faults.fate(number) if self._faulty else FINE
         if fate.stretch != 1.0:
             work *= fate.stretch
@@ -158,7 +160,7 @@ class VirtualEngine(Engine):
         if objective.hold:
             upload = self.fleet.transfer(device)
             seconds, joules = seconds - upload[0], joules - upload[1]
-        flight = SimulatedFlight(number, device, slot, version, weights, objective, correction, now)
+        flight = SimulatedFlight(number, device, slot, version, weights, objective, correction, factor, now)
         flight.seconds, flight.joules, flight.corrupt = seconds, joules, fate.corrupt
         self.flights[number] = flight
         end = now + seconds
@@ -193,7 +195,7 @@ class VirtualEngine(Engine):
         flight.needed = end < crash and end <= self.horizon and not (late or waits or flight.corrupt)
 
     def _submit_training(self, flight: SimulatedFlight, end: float) -> None:
-        device, objective = flight.device, flight.objective
+        device, objective = flight.device, orders(flight)
         if flight.epochs is not None:
             objective = replace(objective, epochs=flight.epochs)
         flipped = self.attack is not None and device in self.attack.flips_labels
@@ -203,7 +205,8 @@ class VirtualEngine(Engine):
     def _order_finish(self, flight: SimulatedFlight) -> None:
         """The job ends with the running epoch. A device that would have crashed after that does not."""
         crash = self._crash_time(flight, self.faults.fate(flight.number) if self._faulty else FINE)
-        if not flight.stop_early(self.now, self.fleet, flight.objective.epochs or self.epochs):
+        passes = self.fleet.passes(flight.device, flight.objective.epochs or self.epochs)
+        if not flight.stop_early(self.now, self.fleet, passes):
             return
         if flight.ticket is not None:
             self.executor.discard(flight.ticket)

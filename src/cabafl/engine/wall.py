@@ -56,6 +56,19 @@ class WallEngine(OperatedEngine):
         self._features = np.zeros((devices, 0), dtype=np.float32)
 
     @property
+    def started(self) -> bool:
+        """Whether the run has started."""
+        return self._score is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether the time limit is reached, or all ``max_dispatches`` jobs have been answered, lost or given up, or
+        the operator has ended the run."""
+        if self.stopping == "now" or (self.limits.seconds is not None and self.now >= self.limits.seconds):
+            return True
+        return self.ledger.dispatches >= self._most and not self.jobs.pending and not self.jobs.held
+
+    @property
     def flights(self) -> dict[int, Flight]:  # type: ignore[override]
         """The jobs in flight by number."""
         return self.jobs.flights
@@ -74,8 +87,8 @@ class WallEngine(OperatedEngine):
         number = self._book_dispatch(device, weights, correction, objective)
         if number is None:
             return None
-        objective = objective if self.schedule is None else self._scheduled(objective)
-        self.jobs.add(Flight(number, device, slot, self.version, weights, objective, correction, self.now))
+        factor = self._factor()
+        self.jobs.add(Flight(number, device, slot, self.version, weights, objective, correction, factor, self.now))
         due = self.now + self.durations.votes.get(device, 0.0)
         self.outbox.put(Dispatched(self.now, number, device, slot, self.version, due))
         return number

@@ -11,6 +11,7 @@ import numpy as np
 from cabafl.errors import RunStopped
 from cabafl.learning.task import UNTIL_THE_END, Control, Task
 from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
+from cabafl.own_code import blaming
 
 JOBS_PER_WORKER = 2  # sent to a worker at a time: it finds its next job waiting when it finishes one
 MAX_ATTEMPTS = 5  # a job that loses this many workers stops the run
@@ -58,14 +59,15 @@ Warn = Callable[[str], None]  # receives one-line warnings for the user
 
 def run_job(task: Task, job: ExecutorJob) -> Any:
     """Runs a job on a task; called in whichever process holds the task."""
-    if isinstance(job, TrainJob):
-        control = Control(flipped=True) if job.flipped else UNTIL_THE_END
-        return task.train(job.number, job.device, job.weights, job.objective, job.correction, control)
-    if isinstance(job, EvaluateJob):
-        return task.evaluate(*job)
-    if isinstance(job, DevicesJob):
-        return task.evaluate_devices(*job)
-    return task.features(*job)
+    with blaming(task.spec.code()):
+        if isinstance(job, TrainJob):
+            control = Control(flipped=True) if job.flipped else UNTIL_THE_END
+            return task.train(job.number, job.device, job.weights, job.objective, job.correction, control)
+        if isinstance(job, EvaluateJob):
+            return task.evaluate(*job)
+        if isinstance(job, DevicesJob):
+            return task.evaluate_devices(*job)
+        return task.features(*job)
 
 
 def without_vectors(job: ExecutorJob) -> ExecutorJob:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cabafl.errors import UserError
 from cabafl.execution.base import (
     JOBS_PER_WORKER,
     NO_WEIGHTS,
@@ -104,6 +105,9 @@ def serve(connection: Connection) -> None:
             job = job._replace(correction=correction)
         try:
             result: Any = run_job(task, job)
+        except UserError as error:
+            connection.send((ticket, UserError(str(error))))
+            continue
         except Exception:
             connection.send((ticket, RuntimeError(traceback.format_exc())))
             continue

@@ -78,6 +78,8 @@ class TaskActor:
             job = job._replace(correction=correction)
         try:
             return run_job(self.task, job)
+        except UserError as error:
+            return UserError(str(error))
         except Exception:
             return RuntimeError(traceback.format_exc())
 

@@ -16,7 +16,7 @@ from cabafl.exporting.check import compare_outputs
 from cabafl.exporting.formats import SUFFIXES, Format, check_format, in_one_line, read_model, write_model
 from cabafl.files import sync_folder, write_atomic
 from cabafl.lifecycle.loading import LoadedModel, Which, load_model, model_with
-from cabafl.lifecycle.origin import check_data, find_modules
+from cabafl.lifecycle.origin import check_origin, find_modules
 from cabafl.lifecycle.simulate import one_thread
 from cabafl.recording.folder import EXPERIMENT
 from cabafl.samples import evaluated_data, with_given
@@ -128,8 +128,16 @@ def _samples(path: Path, data: Any) -> tuple[Experiment, Dataset]:
     experiment, given = with_given(load_experiment(path / EXPERIMENT), data)
     dataset = evaluated_data(experiment, given)
     if len(dataset.train):
-        check_data(path, experiment, dataset)
+        check_origin(path, _without_files(experiment), dataset)
     return experiment, dataset
+
+
+def _without_files(experiment: Experiment) -> Experiment:
+    """The experiment without files that only the training needs, which may be gone."""
+    faults = experiment.fleet.faults.model_copy(update={"trace": None})
+    model = experiment.model.model_copy(update={"weights": None})
+    fleet = experiment.fleet.model_copy(update={"faults": faults})
+    return experiment.model_copy(update={"model": model, "fleet": fleet})
 
 
 def _card(file: Path) -> Path:

@@ -29,6 +29,7 @@ class Fleet:
     radio_watts: Floats
     idle_watts: Floats
     tier: tuple[str, ...] = ()
+    most_passes: Floats | None = None  # over the samples, in a job; None: all of its epochs
     # Of a full job, precomputed: `job` is called for every event, and this halves its time (3 % of an event).
     _seconds: "memoryview[float]" = field(init=False, repr=False, compare=False)
     _joules: "memoryview[float]" = field(init=False, repr=False, compare=False)
@@ -49,6 +50,10 @@ class Fleet:
         compute, link = self.compute_seconds.item(device) * work, self.link_seconds.item(device) * models / 2
         joules = compute * self.compute_watts.item(device) + link * self.radio_watts.item(device)
         return compute + link + self.latency, joules
+
+    def passes(self, device: int, epochs: int) -> float:
+        """Passes over its samples that a job of so many epochs makes."""
+        return epochs if self.most_passes is None else min(epochs, self.most_passes.item(device))
 
     def transfer(self, device: int) -> tuple[float, float]:
         """Seconds and joules of one model that travels one way. A job begins with its latency and ends with these."""
@@ -142,6 +147,13 @@ def tiered_fleet(
         idle_watts=np.array([power[name].idle for name in tier]),
         tier=tier,
     )
+
+
+def passes_of(steps: int, batch_size: int, sizes: Ints) -> Floats:
+    """Passes over so many samples in ``steps`` steps of training; the last pass may be a part of one."""
+    per_pass = np.maximum(1, -(-sizes // batch_size))
+    whole, rest = np.divmod(steps, per_pass)
+    return whole + rest * batch_size / np.maximum(1, sizes)
 
 
 def config_counts(config: str, devices: int) -> dict[str, int]:

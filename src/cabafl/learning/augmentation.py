@@ -1,6 +1,5 @@
 """Random changes of training samples, drawn anew for every step: cut-outs and mirror images of pictures."""
 
-import importlib
 from typing import Protocol
 
 import torch
@@ -8,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from cabafl.errors import UserError
+from cabafl.own_code import find_own, reason
 
 _MARGIN = 8  # pictures are shifted by up to an eighth of their side
 
@@ -47,11 +47,7 @@ def find_augmentation(name: str | None) -> Augmentation | None:
     """A built-in augmentation, or the user's own as ``package.module:function``."""
     if name is None or name in _BUILT_IN:
         return None if name is None else _BUILT_IN[name]
-    module, _, attribute = name.partition(":")
-    try:
-        found: Augmentation = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"training.augment = {name!r}: cannot be imported: {error}") from None
+    found: Augmentation = find_own("training.augment", name)
     return found
 
 
@@ -64,12 +60,15 @@ def check_augmentation(name: str | None, x: Tensor) -> None:
         raise UserError(f"training.augment = {name!r}: is for pictures; accepted: package.module:function")
     try:
         changed = augment(x, generator=torch.Generator().manual_seed(0))
-        problem = "" if changed.shape == x.shape and changed.dtype == x.dtype else _form(changed)
-    except Exception as error:  # the user's code may raise anything
-        problem = str(error).splitlines()[0] if str(error) else type(error).__name__
+        fits = isinstance(changed, Tensor) and changed.shape == x.shape and changed.dtype == x.dtype
+        problem = "" if fits else f"it returns {_form(changed)}"
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        problem = reason(error)
     if problem:
         raise UserError(f"training.augment = {name!r}: cannot be used: {problem}; accepted: what returns {_form(x)}")
 
 
-def _form(x: Tensor) -> str:
+def _form(x: object) -> str:
+    if not isinstance(x, Tensor):
+        return f"a {type(x).__name__}"
     return f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"

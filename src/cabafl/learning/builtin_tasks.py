@@ -1,6 +1,5 @@
 """The built-in learning tasks, and the task of an experiment."""
 
-import importlib
 import math
 import re
 from collections.abc import Sequence
@@ -12,9 +11,20 @@ from torch.nn import functional as F  # noqa: N812
 from cabafl.config import TaskSection
 from cabafl.errors import UserError
 from cabafl.learning.learning_task import LearningTask, Sums, TaskMetric
+from cabafl.own_code import blaming, find_own
+from cabafl.recording.events import TOTALS
 from cabafl.validation import unknown
 
-_RESERVED = ("loss", "time", "version")  # columns of every metrics.csv
+_RESERVED = (
+    "time",
+    "version",
+    "loss",
+    *TOTALS,
+    "event",
+    "window_mean",
+    "window_deviation",
+)  # columns, keys
+_BEGINNINGS = ("averaged_", "devices_")  # of further columns
 
 
 class Classification(LearningTask):
@@ -127,16 +137,13 @@ def find_task(section: TaskSection) -> LearningTask:
     name = section.name
     if name in BUILT_IN:
         return BUILT_IN[name]()
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise unknown("task.name", name, [*BUILT_IN, "package.module:Class"])
-    try:
-        cls = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"task.name = {name!r}: cannot be imported: {error}") from None
+    cls = find_own("task.name", name)
     if not (isinstance(cls, type) and issubclass(cls, LearningTask)):
         raise UserError(f"task.name = {name!r}: is not a task; accepted: a subclass of cabafl.LearningTask")
-    task = cls()
+    with blaming({"task.name": name}):
+        task = cls()
     if task.targets not in _TARGETS:
         raise UserError(f"task.name = {name!r}: targets = {task.targets!r}; accepted: {', '.join(_TARGETS)}")
     return task
@@ -147,19 +154,34 @@ _TARGETS = ("class", "numbers", "labels", "tokens")
 
 def chosen_metrics(task: LearningTask, section: TaskSection) -> tuple[TaskMetric, ...]:
     """The metrics of an experiment; the first is the one that its runs are judged by."""
-    offered = {metric.name: metric for metric in task.metrics()}
-    for name in offered:
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in _RESERVED or name.startswith("averaged_"):
+    offered: dict[str, TaskMetric] = {}
+    for metric in _offered(task, section.name):
+        name = metric.name
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in _RESERVED or name.startswith(_BEGINNINGS):
             raise UserError(
                 f"task.name = {section.name!r}: a metric with the name {name!r}; accepted: lower-case letters, digits "
-                f"and underscores, but not {', '.join(_RESERVED)} or averaged_..."
+                f"and underscores, but not averaged_..., devices_..., {', '.join(_RESERVED)}"
             )
+        if name in offered:
+            raise UserError(f"task.name = {section.name!r}: two metrics are called {name!r}; accepted: different names")
+        offered[name] = metric
     first = next(iter(offered)) if section.metric is None else section.metric
-    names = [first, *(name for name in (task.usual() if section.metrics is None else section.metrics) if name != first)]
+    with blaming({"task.name": section.name}):
+        usual = list(task.usual() if section.metrics is None else section.metrics)
+    names = [first, *(name for name in usual if name != first)]
     for key, name in [("task.metric", first), *(("task.metrics", name) for name in names[1:])]:
         if name not in offered:
             raise unknown(key, name, offered)
     return tuple(offered[name] for name in dict.fromkeys(names))
+
+
+def _offered(task: LearningTask, name: str) -> list[TaskMetric]:
+    """The metrics of a task, which may be the user's own."""
+    with blaming({"task.name": name}):
+        found: object = task.metrics()
+    if not isinstance(found, Sequence) or not found or not all(isinstance(each, TaskMetric) for each in found):
+        raise UserError(f"task.name = {name!r}: metrics() = {found!r:.80}; accepted: a list of cabafl.TaskMetric")
+    return list(found)
 
 
 # Sums and values of metrics

@@ -5,7 +5,6 @@ Gaussian noise to their sum and divides by the nominal batch size. This bounds w
 sample; `epsilon` computes the bound.
 """
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,11 +31,6 @@ class DpSgd:
     def of(cls, section: PrivacySection) -> "DpSgd | None":
         """From the experiment's settings; None means training without differential privacy."""
         return None if section.dp_clip is None else cls(section.dp_clip, section.dp_noise)
-
-
-def steps_per_epoch(samples: int, batch_size: int) -> int:
-    """As many steps as an epoch of ordinary SGD has."""
-    return max(1, math.ceil(samples / batch_size))
 
 
 def drawn(samples: int, batch_size: int, generator: torch.Generator) -> Tensor:

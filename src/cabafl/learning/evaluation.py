@@ -1,11 +1,13 @@
 """Loss and metrics on test samples."""
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from cabafl.errors import UserError
 from cabafl.learning.learning_task import LearningTask, TaskMetric
 
 BATCH = 500
@@ -28,8 +30,8 @@ def evaluate(
     with torch.inference_mode():
         for inputs, targets in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
             outputs = network(inputs)
-            parts.append([metric.sums(outputs, targets).double().flatten() for metric in metrics])
-            loss += float(task.loss_sum(outputs.double(), targets))
+            parts.append([_one(metric.sums(outputs, targets), metric.name).double().flatten() for metric in metrics])
+            loss += float(_one(task.loss_sum(outputs.double(), targets), "loss").sum())
     sums = tuple(tuple(torch.stack(each).sum(dim=0).tolist()) for each in zip(*parts, strict=True))
     return Score(sums, loss, len(y))
 
@@ -40,10 +42,25 @@ def total(parts: Sequence[Score]) -> Score:
     return Score(sums, sum(part.loss for part in parts), sum(part.samples for part in parts))
 
 
+def _one(found: object, what: str) -> Tensor:
+    """What a task of the user's gives must be a tensor."""
+    if isinstance(found, Tensor):
+        return found
+    raise UserError(f"task.name: the sums of {what!r} are a {type(found).__name__}; accepted: a tensor")
+
+
 def figures(score: Score, metrics: Sequence[TaskMetric]) -> dict[str, float]:
     """The metrics by name, the first first, then the mean loss under ``loss``, then the others."""
     values = [
-        (metric.name, float(metric.value(sums, score.samples)))
+        (metric.name, _number(metric.value(sums, score.samples), metric.name))
         for metric, sums in zip(metrics, score.sums, strict=True)
     ]
     return dict([values[0], ("loss", score.loss / score.samples), *values[1:]])
+
+
+def _number(found: object, what: str) -> float:
+    if isinstance(found, Tensor) and found.numel() == 1:
+        found = found.item()
+    if isinstance(found, Real):
+        return float(found)
+    raise UserError(f"task.name: the value of {what!r} is {found!r:.80}; accepted: a number")

@@ -1,6 +1,5 @@
 """The optimisers of local training. Each job begins with a fresh one."""
 
-import importlib
 from typing import Any, Protocol
 
 import torch
@@ -8,6 +7,7 @@ from torch import nn
 
 from cabafl.config import TrainingSection
 from cabafl.errors import UserError
+from cabafl.own_code import find_own, reason
 
 
 class Optimiser(Protocol):
@@ -33,9 +33,10 @@ def check_optimiser(settings: TrainingSection) -> None:
         optimiser = make_optimiser([parameter], settings, settings.learning_rate)
         parameter.grad = torch.ones(2, 2)
         optimiser.step()
-    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"training.optimiser = {settings.optimiser!r}: cannot be used: {reason}") from None
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise UserError(f"training.optimiser = {settings.optimiser!r}: cannot be used: {reason(error)}") from error
 
 
 class Sgd:
@@ -78,8 +79,7 @@ class FromTorch:
             betas = (settings.betas[0], settings.betas[1])
             self._inner: torch.optim.Optimizer = cls(parameters, betas=betas, eps=settings.eps, **common)
             return
-        module, _, attribute = name.partition(":")
-        made = getattr(importlib.import_module(module), attribute)
+        made = find_own("training.optimiser", name)
         if not settings.weight_decay:
             del common["weight_decay"]  # its own default; not every optimiser has one
         self._inner = made(parameters, **common, **settings.options)

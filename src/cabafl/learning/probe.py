@@ -6,6 +6,7 @@ from torch import Tensor
 from cabafl.errors import UserError
 from cabafl.learning.task import Task
 from cabafl.learning.training import seeded
+from cabafl.own_code import reason
 
 SAMPLES = 2  # one is not enough for batch normalisation
 
@@ -29,8 +30,8 @@ def _outputs(task: Task, x: Tensor) -> Tensor:
     given = f"a batch of shape {tuple(x.shape)} and type {_type(x)}"
     try:
         outputs = task.model.network(x)
-    except Exception as error:
-        raise _problem(task, f"fails with {given}: {_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise _problem(task, f"fails with {given}: {reason(error)}") from error
     if not isinstance(outputs, Tensor):
         raise _problem(task, f"returns a {type(outputs).__name__} for {given}; accepted: a tensor")
     wanted = task.spec.classes
@@ -48,22 +49,25 @@ def _outputs(task: Task, x: Tensor) -> Tensor:
 
 def _check_gradient(task: Task, outputs: Tensor, y: Tensor) -> None:
     try:
+        losses = task.goal.learning.losses(outputs, y)
+        if not isinstance(losses, Tensor) or losses.shape != y.shape[:1]:
+            found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+            raise UserError(
+                f"task.name = {task.spec.task.name!r}: losses returns {found} for {len(y)} samples; accepted: a tensor "
+                f"of shape ({len(y)},), one loss per sample"
+            )
         loss = task.goal.learning.loss(outputs, y)
         loss.backward()  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise _problem(task, f"cannot be trained for task.name = {task.spec.task.name!r}: {_line(error)}") from error
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _problem(task, f"cannot be trained for task.name = {task.spec.task.name!r}: {reason(error)}") from error
     if all(parameter.grad is None for parameter in task.model.network.parameters()):
         raise _problem(task, "no parameter gets a gradient; accepted: a network with trainable parameters")
 
 
 def _problem(task: Task, text: str) -> UserError:
     return UserError(f"model.name = {task.spec.model!r}: {text}")
-
-
-def _line(error: Exception) -> str:
-    """The first line of an error, short enough for one line of ours."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:200]
 
 
 def _type(tensor: Tensor) -> str:

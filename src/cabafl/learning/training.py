@@ -1,5 +1,6 @@
 """Local training, as a device runs it."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from cabafl.config import TrainingSection
 from cabafl.learning.augmentation import Augmentation
-from cabafl.learning.dp import DpSgd, drawn, make_private, per_sample_gradients, steps_per_epoch
+from cabafl.learning.dp import DpSgd, drawn, make_private, per_sample_gradients
 from cabafl.learning.optimisers import make_optimiser
 from cabafl.methods.base import PLAIN, Objective
 from cabafl.rng import seed64
@@ -41,6 +42,11 @@ class Figures(NamedTuple):
 def sample_losses(output: Tensor, target: Tensor) -> Tensor:
     """The cross entropy of each sample."""
     return F.cross_entropy(output, target, reduction="none")
+
+
+def steps_per_epoch(samples: int, batch_size: int) -> int:
+    """Number of steps in a pass over the samples."""
+    return max(1, math.ceil(samples / batch_size))
 
 
 @dataclass(frozen=True)

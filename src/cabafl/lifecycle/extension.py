@@ -21,14 +21,20 @@ def changes_length(before: Experiment, after: Experiment) -> bool:
     return any(getattr(before.run, key) != getattr(after.run, key) for key in LENGTH_KEYS)
 
 
+def is_moved(experiment: Experiment, path: Path) -> bool:
+    """Whether files are no longer where the run in the folder has them."""
+    before = load_experiment(path / EXPERIMENT)
+    return (before.data, before.model, before.fleet) != (experiment.data, experiment.model, experiment.fleet)
+
+
 def goes_on(path: Path, settings: Sequence[str]) -> bool:
     """Whether the settings ask a run that was finished before its time to go on, even to the length it had."""
-    asked = any(text.startswith(f"run.{key}=") for text in settings for key in LENGTH_KEYS)
+    asked = any(text.partition("=")[0].strip() == f"run.{key}" for text in settings for key in LENGTH_KEYS)
     if not asked or not (path / SUMMARY).exists():
         return False
     try:
         summary = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
-    except ValueError:
+    except (OSError, ValueError):
         return False
     return isinstance(summary, dict) and summary.get("ended_by") == "finish"
 
@@ -63,9 +69,10 @@ def check_extension(
         ending.see(row)
     ending.look(checkpoint.wall_seconds)
     if ending.reason is not None:
-        key = f"run.{ending.reason}"
-        value = getattr(run, ending.reason)
-        raise UserError(f"{key} = {value:g}: the run ended for that; accepted: {key}=none, or a value not reached yet")
+        key, value = f"run.{ending.reason}", getattr(run, ending.reason)
+        same = getattr(load_experiment(path / EXPERIMENT).run, ending.reason) == value
+        found = "the run ended for that" if same else "the run has reached that before its present end"
+        raise UserError(f"{key} = {value:g}: {found}; accepted: {key}=none, or a value not reached yet")
 
 
 def _check_schedule(experiment: Experiment, path: Path) -> None:

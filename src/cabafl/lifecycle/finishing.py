@@ -2,26 +2,44 @@
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from cabafl.assembly import assemble
-from cabafl.config import Experiment, load_experiment
-from cabafl.engine.checkpoint import load_checkpoint
+from cabafl.config import Experiment
+from cabafl.data.dataset import Dataset
 from cabafl.errors import UserError
+from cabafl.execution.base import Warn
 from cabafl.execution.inline import InlineWorkers
 from cabafl.files import Busy
 from cabafl.lifecycle.ending import REQUEST
-from cabafl.lifecycle.origin import check_data
-from cabafl.lifecycle.run import Listener, experiment_text
-from cabafl.lifecycle.simulate import Audience, carry_out, check_simulation, one_thread
-from cabafl.recording.folder import EXPERIMENT, SUMMARY, RunFolder
+from cabafl.lifecycle.origin import without_start
+from cabafl.lifecycle.run import Listener
+from cabafl.lifecycle.simulate import (
+    Audience,
+    carry_out,
+    changed_experiment,
+    check_simulation,
+    one_thread,
+    prepare,
+    run_path,
+)
+from cabafl.recording.folder import CHECKPOINT, SUMMARY, RunFolder
+from cabafl.samples import with_given
 
 ASK_INTERVAL = 0.2  # seconds between two looks at a process that was asked to end its run
+FIRST_NOTICE, NEXT_NOTICE = 5.0, 60.0  # seconds of waiting for it after which whoever waits is told
 
 
-def finish(path: str | Path, listener: Listener | None = None) -> dict[str, Any]:
+def finish(
+    path: str | Path,
+    listener: Listener | None = None,
+    warn: Warn | None = None,
+    settings: Sequence[str] = (),
+    data: Any = None,
+) -> dict[str, Any]:
     """Ends a simulation where it is, with model, summary and learning curve.
 
     A run that another process is working on ends there, at its present time. An interrupted run ends at its last
@@ -30,6 +48,9 @@ def finish(path: str | Path, listener: Listener | None = None) -> dict[str, Any]
     Args:
         path: The run folder.
         listener: See `simulate`.
+        warn: See `simulate`; also told if the process that works on the run takes its time.
+        settings: Where files are that were moved since the run began (``data.root=...``); others are refused.
+        data: The same samples again, if they were handed in to `simulate` and the run was interrupted.
 
     Returns:
         The content of ``summary.json``; of a finished run, nothing is changed.
@@ -37,34 +58,49 @@ def finish(path: str | Path, listener: Listener | None = None) -> dict[str, Any]
     Raises:
         UserError: If the folder holds no simulation, or none that has a checkpoint yet.
     """
-    path = Path(path)
+    path = run_path(path)
     check_simulation(path)
-    experiment = load_experiment(path / EXPERIMENT)
+    experiment, given = with_given(changed_experiment(path, settings, lengths=False), data)
+    began, notice = time.monotonic(), FIRST_NOTICE
     while not (path / SUMMARY).exists():
         try:
             folder = RunFolder.reopen(path, patience=0.0)
         except Busy:
             _ask(path)
+            if warn is not None and time.monotonic() - began >= notice:
+                warn(_waiting(path, time.monotonic() - began))
+                notice += NEXT_NOTICE
             time.sleep(ASK_INTERVAL)
             continue
         with closing(folder), one_thread():
             if not (path / SUMMARY).exists():
-                _end_here(experiment, folder, listener)
+                _end_here(experiment, given, folder, Audience(folder, listener, warn))
     (path / REQUEST).unlink(missing_ok=True)
-    summary: dict[str, Any] = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+    try:
+        summary: dict[str, Any] = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path / SUMMARY}: cannot be read: {error}; accepted: what `cabafl run` wrote") from None
     return summary
 
 
 def _ask(path: Path) -> None:
-    (path / REQUEST).touch()
+    try:
+        (path / REQUEST).touch()
+    except OSError as error:
+        raise UserError(f"{path / REQUEST}: cannot be written: {error.strerror}") from None
 
 
-def _end_here(experiment: Experiment, folder: RunFolder, listener: Listener | None) -> None:
+def _waiting(path: Path, seconds: float) -> str:
+    return (
+        f"{path}: asked the process that writes this run {seconds:.0f} s ago to end it, no answer yet; it looks "
+        "between two jobs; Ctrl-C stops the waiting, the request stays; if the process hangs, end it and try again"
+    )
+
+
+def _end_here(experiment: Experiment, given: Dataset | None, folder: RunFolder, audience: Audience) -> None:
     """Goes to the checkpoint and no further."""
-    parts = assemble(experiment)  # first: a checkpoint contains objects of the method's module
-    check_data(folder.path, experiment, parts.task.dataset)
-    checkpoint = load_checkpoint(folder.path, experiment_text(folder.path))
-    if checkpoint is None:
+    if not (folder.path / CHECKPOINT).exists():
         raise UserError(f"{folder.path}: has no checkpoint yet; accepted: a run that was stopped, or `cabafl resume`")
-    folder.rewind(checkpoint.positions)
-    carry_out(parts, InlineWorkers().for_task(parts.task), Audience(folder, listener), checkpoint, end="finish")
+    parts = assemble(without_start(experiment, folder.path), given)  # first: a checkpoint has objects of its modules
+    checkpoint = prepare(experiment, parts, folder)
+    carry_out(parts, InlineWorkers().for_task(parts.task), audience, checkpoint, end="finish")

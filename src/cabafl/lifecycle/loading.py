@@ -17,14 +17,16 @@ from torch import Tensor, nn
 
 from cabafl.checked import make_method
 from cabafl.config import load_experiment
-from cabafl.data.dataset import network_inputs
+from cabafl.data.raw import raw_inputs
 from cabafl.engine.checkpoint import load_checkpoint
 from cabafl.errors import UserError
 from cabafl.learning.builtin_tasks import find_task
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import FlatModel
 from cabafl.learning.weights import start_from
+from cabafl.lifecycle.origin import find_modules
 from cabafl.lifecycle.run import experiment_text
+from cabafl.lifecycle.simulate import run_path
 from cabafl.methods.base import Weights
 from cabafl.recording.folder import BEST_MODEL, EXPERIMENT, MODEL, RAW_MODEL, SUMMARY, TASK
 from cabafl.samples import load_data
@@ -53,18 +55,13 @@ class LoadedModel:
     """Which of the run's models it is; see `load_model`."""
 
     def inputs(self, x: npt.ArrayLike | Tensor) -> Tensor:
-        """Samples in the form of the data set (bytes of images, numbers, symbols) as the network takes them.
+        """Samples as they were handed in for training, one or several: arrays, tensors, lists, or a pandas frame, whose
+        columns are matched by name. Put into the form that the network takes exactly as the training samples were.
 
         Raises:
-            UserError: If they have another shape than those the network was trained with.
+            UserError: If they have another form than those the network was trained with.
         """
-        stored = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
-        shape = self.spec.input_shape
-        if tuple(stored.shape) == shape:
-            stored = stored[None]
-        if tuple(stored.shape[1:]) != shape:
-            raise UserError(f"x: shape {tuple(stored.shape)}; accepted: {shape}, or n x {shape} for n samples")
-        return network_inputs(stored, self.spec.kind, self.spec.mean, self.spec.deviation)
+        return raw_inputs(x, self.spec.form)
 
     def __call__(self, x: npt.ArrayLike | Tensor) -> Tensor:
         """The outputs of the network, one row per sample."""
@@ -89,6 +86,14 @@ class LoadedModel:
         return np.array(self.spec.class_names)[chosen] if self.spec.class_names else chosen
 
 
+def _tensor(x: npt.ArrayLike) -> Tensor:
+    try:
+        return torch.from_numpy(np.array(x))
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"x: a {type(x).__name__} that is no array of numbers: {reason}; accepted: samples") from None
+
+
 def load_model(path: str | Path, which: Which = "result") -> LoadedModel:
     """Loads the model of a run with its preprocessing.
 
@@ -100,11 +105,12 @@ def load_model(path: str | Path, which: Which = "result") -> LoadedModel:
     Raises:
         UserError: If there is no such model, or the folder is not that of a run.
     """
-    path = Path(path)
+    path = run_path(path)
     if which not in ("result", "raw", "best"):
         raise UserError(f"which = {which!r}: accepted: result, raw, best")
     if not (path / EXPERIMENT).exists():
         raise UserError(f"{path}: not a run folder (it has no {EXPERIMENT})")
+    find_modules(path)
     spec = _spec(path)
     model = FlatModel(spec.network())
     found = _saved(path, which, model) if (path / SUMMARY).exists() else _from_checkpoint(path, which)
@@ -139,11 +145,11 @@ def _spec(path: Path) -> TaskSpec:
 
 
 def _saved(path: Path, which: Which, model: FlatModel) -> _Found:
+    only_best = load_experiment(path / EXPERIMENT).run.keep == "best"
     raw = RAW_MODEL if (path / RAW_MODEL).exists() else MODEL
-    name = {"result": MODEL, "raw": raw, "best": BEST_MODEL}[which]
-    keeps = load_experiment(path / EXPERIMENT).run.keep == "best"
-    if which == "best" and keeps:
-        name = MODEL
+    name = {"result": MODEL, "raw": raw, "best": MODEL if only_best else BEST_MODEL}[which]
+    if which == "raw" and name == MODEL and only_best:
+        raise UserError(f"which = 'raw': run.keep = best, so that {path} has no other model; accepted: result, best")
     try:
         tensors = load_file(path / name)
     except (OSError, SafetensorError) as error:
@@ -153,7 +159,7 @@ def _saved(path: Path, which: Which, model: FlatModel) -> _Found:
     if found != dict(zip(layout.names, layout.shapes, strict=True)):
         raise UserError(f"{path / name}: has other tensors than model.name = the one of {path / EXPERIMENT}")
     weights = np.concatenate([tensors[key].float().flatten().numpy() for key in layout.names])
-    return _Found(weights, *_when(path, best=which == "best" or (keeps and name == MODEL)))
+    return _Found(weights, *_when(path, best=which == "best" or (only_best and name == MODEL)))
 
 
 def _when(path: Path, best: bool) -> tuple[int | None, float | None]:
@@ -169,7 +175,8 @@ def _when(path: Path, best: bool) -> tuple[int | None, float | None]:
 def _from_checkpoint(path: Path, which: Which) -> _Found:
     for engine in ("virtual", "wall"):
         import_module(f"cabafl.engine.{engine}")  # a checkpoint contains objects of the engine
-    make_method(load_experiment(path / EXPERIMENT))  # and of the method's module
+    experiment = load_experiment(path / EXPERIMENT)
+    make_method(experiment)  # and of the method's module
     for attempt in range(ATTEMPTS):
         try:
             checkpoint = load_checkpoint(path, experiment_text(path))
@@ -181,11 +188,12 @@ def _from_checkpoint(path: Path, which: Which) -> _Found:
     if checkpoint is None:
         raise UserError(f"{path}: has no model yet; accepted: a finished run, or one with a checkpoint")
     engine_state = checkpoint.engine
-    if which == "best":
-        best = engine_state["best"]
-        if best is None or best.weights is None:
-            raise UserError(f"{path}: the best model is not kept{_hint(which)}")
-        return _Found(np.asarray(best.weights), best.version, best.time)
+    best = engine_state["best"]
+    kept = None if best is None else best.weights  # None as well before the first evaluation
+    if which == "best" and kept is None:
+        raise UserError(f"{path}: the best model is not kept{_hint(which)}")
+    if kept is not None and (which == "best" or (which == "result" and experiment.run.keep == "best")):
+        return _Found(np.asarray(kept), best.version, best.time)
     average = engine_state["average"]
     weights = np.asarray(engine_state["model"] if average is None or which == "raw" else average.model())
     return _Found(weights, engine_state["version"], engine_state["now"])

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from cabafl.assembly import SimulationParts, announce, assemble, engine_setup
+from cabafl.assembly import SimulationParts, announce, assemble, engine_setup, own_code
 from cabafl.checked import make_method
 from cabafl.config import EXECUTION_KEYS, LENGTH_KEYS, Experiment, load_experiment
 from cabafl.data.dataset import Dataset
@@ -23,12 +23,22 @@ from cabafl.engine.virtual import VirtualEngine
 from cabafl.errors import UserError
 from cabafl.execution.base import Executor, Interrupt, Warn
 from cabafl.execution.choice import open_executor
+from cabafl.files import cannot_record
 from cabafl.lifecycle.ending import REQUEST, Reason
-from cabafl.lifecycle.extension import changes_length, check_extension, extend, goes_on
+from cabafl.lifecycle.extension import changes_length, check_extension, extend, goes_on, is_moved
 from cabafl.lifecycle.notebook import attended
-from cabafl.lifecycle.origin import check_data, find_modules, origin, with_absolute_paths
+from cabafl.lifecycle.origin import (
+    PLACES,
+    check_environment,
+    check_origin,
+    find_modules,
+    origin,
+    with_absolute_paths,
+    without_start,
+)
 from cabafl.lifecycle.run import Lifecycle, Listener, experiment_text
 from cabafl.lifecycle.stopping import Paused
+from cabafl.own_code import blaming
 from cabafl.recording.environment import environment
 from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import EXPERIMENT, JOURNAL, METRICS, SUMMARY, RunFolder
@@ -128,7 +138,7 @@ def _simulate(
     with one_thread(), open_executor(experiment, audience.warn) as workers:
         parts = assemble(experiment, given)
         announce(parts.method, audience.warn)
-        begins = {} if out is None else origin(parts.task.dataset)  # before the workers get the samples
+        begins = {} if out is None else origin(experiment, parts.task.dataset)  # before the workers get the samples
         executor = workers.for_task(parts.task)
         folder = None if out is None else _new_folder(Path(out), parts, begins)
         return carry_out(parts, executor, replace(audience, folder=folder), until=until)
@@ -154,9 +164,10 @@ def resume(
 
     Args:
         path: The run folder.
-        listener, warn: See `simulate`.
-        settings: How to carry out the rest (``run.workers=4``), and when it ends (``run.virtual_time=24000``); other
-            settings are refused.
+        listener: See `simulate`.
+        warn: See `simulate`.
+        settings: How to carry out the rest (``run.workers=4``), when it ends (``run.virtual_time=24000``), and where
+            files are that were moved (``data.root=...``, ``model.weights=...``); other settings are refused.
         until: See `simulate`. A run that is past this time already stops at once.
         data: The same samples again, if they were handed in to `simulate`; others are refused.
 
@@ -167,11 +178,10 @@ def resume(
         UserError: If the folder holds no simulation that can be continued, or another process is writing to it.
         RunStopped, Stopped, Paused: See `simulate`.
     """
-    path = Path(path)
+    path = run_path(path)
     _check_until(until, path)
     check_simulation(path)
-    _check_settings(settings)
-    experiment, given = with_given(load_experiment(path / EXPERIMENT, settings), data)
+    experiment, given = with_given(changed_experiment(path, settings), data)
     extends = changes_length(load_experiment(path / EXPERIMENT), experiment) or goes_on(path, settings)
     if (path / SUMMARY).exists() and not extends:
         return None
@@ -179,36 +189,43 @@ def resume(
         if (path / SUMMARY).exists() and not extends:  # the process that held the lock has finished the run
             return None
         with attended(experiment, path, listener, warn) as (listens, warns):
-            return _resume(experiment, given, Audience(folder, listens, warns), extends, until)
+            return _resumed(experiment, given, Audience(folder, listens, warns), extends, until)
 
 
-def _resume(
+def _resumed(
     experiment: Experiment, given: Dataset | None, audience: "Audience", extends: bool, until: float | None
 ) -> Result:
     """In the folder of the audience."""
     assert audience.folder is not None
     with one_thread(), open_executor(experiment, audience.warn) as workers:
-        parts = assemble(experiment, given)
-        checkpoint = _prepare(parts, audience.folder, extends, until)
+        parts = assemble(without_start(experiment, audience.folder.path), given)
+        checkpoint = prepare(experiment, parts, audience.folder, extends, until)
         return carry_out(parts, workers.for_task(parts.task), audience, checkpoint, until)
 
 
-def _prepare(parts: SimulationParts, folder: RunFolder, extends: bool, until: float | None) -> Checkpoint | None:
+def prepare(
+    experiment: Experiment, parts: SimulationParts, folder: RunFolder, extends: bool = False, until: float | None = None
+) -> Checkpoint | None:
     """Makes the folder one that can be continued from the checkpoint it returns. Raises `UserError`, before anything
     is changed, if it cannot."""
-    path, experiment = folder.path, parts.experiment
-    check_data(path, experiment, parts.task.dataset)
+    path = folder.path
+    check_origin(path, parts.experiment, parts.task.dataset)
     checkpoint = load_checkpoint(path, experiment_text(path))
+    rows = [] if checkpoint is None else folder.rows(checkpoint.positions[METRICS])
+    if checkpoint is not None:
+        folder.check(checkpoint.positions)
     if extends:
-        rows = [] if checkpoint is None else folder.rows(checkpoint.positions[METRICS])
         check_extension(experiment, path, checkpoint, rows)
-        if checkpoint is not None:
-            folder.check(checkpoint.positions)
-            if until is not None and until <= checkpoint.engine["now"] and (path / SUMMARY).exists():
-                raise UserError(f"until = {until:g}: the run is finished beyond that; accepted: a later time, or none")
-        extend(experiment, path)
-    (path / REQUEST).unlink(missing_ok=True)
-    folder.rewind(None if checkpoint is None else checkpoint.positions)
+        reached = 0.0 if checkpoint is None else checkpoint.engine["now"]
+        if until is not None and until <= reached and (path / SUMMARY).exists():
+            raise UserError(f"until = {until:g}: the run is finished beyond that; accepted: a later time, or none")
+    try:
+        if extends or is_moved(experiment, path):
+            extend(experiment, path)
+        (path / REQUEST).unlink(missing_ok=True)
+        folder.rewind(None if checkpoint is None else checkpoint.positions)
+    except OSError as error:
+        raise cannot_record(error, path) from error
     return checkpoint
 
 
@@ -240,14 +257,28 @@ def check_simulation(path: Path) -> None:
             f"{path}: a run on real devices; continue it with `cabafl deploy server` or `cabafl deploy local`, end it "
             "with `cabafl deploy stop`"
         )
+    check_environment(path)
     find_modules(path)
 
 
-def _check_settings(settings: Sequence[str]) -> None:
-    accepted = [f"run.{key}" for key in (*LENGTH_KEYS, *EXECUTION_KEYS)]
+def run_path(path: object) -> Path:
+    """The path of a run folder, given from Python."""
+    if isinstance(path, str | Path):
+        return Path(path)
+    raise UserError(f"path = {path!r:.80}: accepted: the path of a run folder")
+
+
+def changed_experiment(path: Path, settings: Sequence[str], lengths: bool = True) -> Experiment:
+    """The experiment of a run folder with ``settings`` that a run which has begun can still get."""
+    if isinstance(settings, str) or not all(isinstance(text, str) for text in settings):
+        raise UserError(f"settings = {settings!r:.80}: accepted: a list of section.key=value")
+    keys = (*LENGTH_KEYS, *EXECUTION_KEYS) if lengths else ()
+    accepted = [*(f"run.{key}" for key in keys), *PLACES]
     for text in settings:
-        if text.partition("=")[0] not in accepted:
-            raise UserError(f"{text}: cannot be changed on resume; accepted: {', '.join(accepted)}")
+        if text.partition("=")[0].strip() not in accepted:
+            raise UserError(f"{text}: cannot be changed on a run that has begun; accepted: {', '.join(accepted)}")
+    experiment = load_experiment(path / EXPERIMENT, settings)
+    return with_absolute_paths(experiment) if is_moved(experiment, path) else experiment
 
 
 class VirtualDriver:
@@ -307,7 +338,8 @@ def carry_out(
     run.ending.reason = end
     engine = make_engine(parts, executor, run.emit, run.check_stop)
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # a model that grows without bound is rejected for it
+        # a model that grows without bound is rejected for it
+        with blaming(own_code(parts.experiment)), np.errstate(over="ignore", invalid="ignore"):
             summary = run.carry_out(VirtualDriver(engine, until), checkpoint)
     finally:
         if folder is not None:

@@ -6,16 +6,17 @@
 
 Fast devices cannot dominate, and there are no staleness weights. Samples count through the learning rate, whose factor
 is N * n_k / sum of n (``weighting``); the author's program has n_k / sum of n, with N in its rate. It hands the
-uploader the model from before the step, here it is newer. Memory: one model per device seen.
+uploader the model from before the step, here it is newer. N counts the devices that have samples: those that join
+later count with the initial model, too. Memory: one model per device seen.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from cabafl.methods.base import PLAIN, Floats, Objective, Parameters, Server, Upload, Weights
-from cabafl.methods.slots import SlotMethod
+from cabafl.methods.slots import SlotMethod, population
 from cabafl.state import frozen
 
 
@@ -38,6 +39,10 @@ class AREA(SlotMethod):
     Parameters = AREAParameters
     parameters: AREAParameters
 
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters)
+        self.devices = 0  # N in ``mean``; 0: nobody has been counted
+
     def prepare(self, server: Server) -> None:
         """Every device counts with the initial model."""
         self.last: dict[int, Weights] = {}  # y_k; a missing entry is W(0)
@@ -50,7 +55,7 @@ class AREA(SlotMethod):
         total = int(server.sizes.sum())
         if self.parameters.weighting == "none" or total == 0:
             return PLAIN
-        return Objective(lr_scale=len(server.sizes) * int(server.sizes[device]) / total)
+        return Objective(lr_scale=population(server) * int(server.sizes[device]) / total)
 
     def receive(self, server: Server, upload: Upload) -> None:
         """Replaces the device's model; the M-th upload triggers the server step."""
@@ -60,7 +65,14 @@ class AREA(SlotMethod):
         self.last[device] = upload.weights
         self.count += 1
         if self.count == self.parameters.buffer:
-            self.mean = frozen(self.mean + self.sum / len(server.sizes))
+            self._count_devices(server)
+            self.mean = frozen(self.mean + self.sum / self.devices)
             self.sum, self.count = frozen(np.zeros(server.initial.size)), 0
             self.model = self.mean.astype(np.float32)
             server.publish(self.model, device=device)
+
+    def _count_devices(self, server: Server) -> None:
+        """Devices that have joined meanwhile count with the initial model."""
+        before, self.devices = self.devices, max(self.devices, population(server))
+        if 0 < before < self.devices:
+            self.mean = frozen(server.initial + (self.mean - server.initial) * (before / self.devices))

@@ -91,11 +91,13 @@ class Job(State):
     """The model as it was sent."""
 
     objective: Objective = PLAIN
-    """How the device was told to train; ``lr_scale`` includes the factor of ``training.schedule`` at its dispatch, so
-    do not pass it on to another job."""
+    """How the device trains, as the method said."""
 
     correction: Weights | None = None
     """What the device adds to every mini-batch gradient, if the method sent it."""
+
+    schedule: float = 1.0
+    """Factor of ``training.schedule`` on the learning rate when the job was sent."""
 
 
 @dataclass(slots=True)
@@ -117,7 +119,7 @@ class Upload:
     """Training samples of the device, as it claims; at least 1."""
 
     learning_rate: float
-    """Learning rate of the job: ``training.learning_rate * objective.lr_scale``."""
+    """Learning rate of the job: ``training.learning_rate * job.objective.lr_scale * job.schedule``."""
 
     duration: float
     """Seconds from dispatch to arrival, on the engine's clock."""
@@ -144,6 +146,9 @@ class Needs:
 
     training_loss: bool = False
     """Whether it asks for training losses or their squares. Not available with DP-SGD."""
+
+    plain_sgd: bool = False
+    """Whether it takes the change of a model for a sum of gradients, as only SGD with plain momentum makes it."""
 
 
 class Random(Protocol):

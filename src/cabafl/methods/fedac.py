@@ -19,8 +19,8 @@ import numpy as np
 from pydantic import Field
 
 from cabafl.methods.averaging import plain_sum
-from cabafl.methods.base import Floats, Job, LossReason, Parameters, Server, Upload, Weights
-from cabafl.methods.slots import InFlight, SlotMethod, default_buffer
+from cabafl.methods.base import Floats, Job, LossReason, Needs, Parameters, Server, Upload, Weights
+from cabafl.methods.slots import InFlight, SlotMethod, default_buffer, population
 from cabafl.methods.variates import ControlVariates
 from cabafl.methods.vectors import agreement, stepped, update, weighted_sum
 from cabafl.state import State, frozen
@@ -63,6 +63,10 @@ class FedAC(SlotMethod):
     Parameters = FedACParameters
     parameters: FedACParameters
 
+    def needs(self) -> Needs:
+        """See `variates`."""
+        return Needs(plain_sgd=True)
+
     def prepare(self, server: Server) -> None:
         """Starts with moments and variates of 0."""
         self.size = default_buffer(server, self.parameters.buffer)
@@ -102,7 +106,7 @@ class FedAC(SlotMethod):
         ahead = p.beta1 * self.momentum + (1 - p.beta1) * mean
         step = p.server_lr * ahead / (np.sqrt(self.squares) + EPSILON)
         self.model = stepped(self.model, step, [entry.trained for entry in buffer], weights)
-        share = 1.0 if p.variate_step == "full" else len(buffer) / len(server.sizes)
+        share = 1.0 if p.variate_step == "full" else len(buffer) / population(server)
         self.variates.move(share * weighted_sum([entry.change for entry in buffer], weights))
         server.publish(self.model, devices=[entry.device for entry in buffer], weights=weights)
 

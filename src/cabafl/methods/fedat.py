@@ -5,7 +5,8 @@
               W <- sum over m of (T_(M+1-m) / sum of T) * w_m;  the tier starts again
 
 A tier's model weighs as much as the mirrored tier is active, so that slow tiers are not drowned out. Devices train
-with a proximal term. A device that did not answer in the profile belongs to the slowest tier. Two ports agree on this,
+with a proximal term. A device that did not answer in the profile belongs to the slowest tier. There are no more tiers
+than slots, or than devices that answered: an empty tier would keep its first model for ever. Two ports agree on this,
 but start T_m at 0 or leave it open: with ``count_start = 0`` W stays at its start until slow tiers finish. The weight
 of the proximal term is uncertain; the paper's compression is omitted.
 """
@@ -24,7 +25,7 @@ PROFILE = 0  # in place of a tier's number
 class FedATParameters(Parameters):
     """Parameters of FedAT."""
 
-    tiers: int = Field(5, ge=1, description="M, tiers of devices of similar speed; at most one per slot")
+    tiers: int = Field(5, ge=1, description="M, tiers of devices of similar speed; at most one per slot and device")
     tier_devices: int | None = Field(
         None, ge=1, description="devices that a tier trains at a time; default: the slots divided by M, at least 1"
     )
@@ -63,8 +64,7 @@ class FedAT(Method):
     def start(self, server: Server) -> None:
         """Begins the profile."""
         self.model = server.initial
-        self.last = min(self.parameters.tiers, server.slots)  # M
-        self.size = self.parameters.tier_devices or max(1, server.slots // self.last)
+        self._set_tiers(server, min(self.parameters.tiers, server.slots))
         self._begin_profile(server)
 
     def on_upload(self, server: Server, upload: Upload) -> None:
@@ -94,6 +94,10 @@ class FedAT(Method):
         if not self.running[job.slot]:
             self._end_profile(server) if job.slot == PROFILE else self._end_round(server, job.slot)
 
+    def _set_tiers(self, server: Server, tiers: int) -> None:
+        self.last = tiers  # M
+        self.size = self.parameters.tier_devices or max(1, server.slots // tiers)
+
     # The profile
 
     def _begin_profile(self, server: Server) -> None:
@@ -115,6 +119,7 @@ class FedAT(Method):
             return
         self.model = self._mean(PROFILE)
         order = sorted(self.seconds, key=lambda device: (self.seconds[device], device))
+        self._set_tiers(server, min(self.last, len(order)))
         for number, part in enumerate(np.array_split(np.array(order), self.last), start=1):
             self.tier |= dict.fromkeys(part.tolist(), number)
         sizes = [sum(tier == number for tier in self.tier.values()) for number in range(1, self.last + 1)]

@@ -9,11 +9,12 @@ the start):
     age_k = t - s_k - 1;   q_k = n_k * b^age_k,   b = 1 (equal), gamma / e (fresh) or e / gamma (old)
     W <- sum of q_k * w_k / sum of q_k;   then all free slots start again from W
 
-S is the best of ``trials`` uniform subsets, of all subsets if there are not more. The authors train all N devices at a
-time: with as many slots, the devices that start again are those of A. With fewer, they are drawn uniformly from the
-idle ones, and R, a share of N, may be more than are ever ready: then all of them upload. The authors' filter by channel
-quality is omitted; so is their halving of the learning rate at half time. Which of the three age modes the paper
-prefers is not known; the default is that of the authors' script.
+S is the best of ``trials`` uniform subsets, of all subsets if there are not more. A device that did not report its
+labels counts as an average one. The authors train all N devices at a time: with as many slots, the devices that start
+again are those of A. With fewer, they are drawn uniformly from the idle ones, and R, a share of N, may be more than are
+ever ready: then all of them upload. The authors' filter by channel quality is omitted; so is their halving of the
+learning rate at half time. Which of the three age modes the paper prefers is not known; the default is that of the
+authors' script.
 """
 
 import math
@@ -38,6 +39,7 @@ from cabafl.methods.base import (
     Upload,
     Weights,
 )
+from cabafl.methods.slots import population
 
 
 class PeriodicParameters(Parameters):
@@ -68,6 +70,7 @@ class Periodic(Method):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)
         self.tick = -1  # number of the last one
+        self.chosen_at = -1  # the tick at which devices were last asked for their results
         self.sent: dict[int, int] = {}  # s_k by job in flight
         self.ready: dict[int, int] = {}  # device by job that is held
         self.asked: list[int] = []  # jobs that upload
@@ -84,8 +87,12 @@ class Periodic(Method):
         server.collect_features(server.initial, "labels", instant=True)
 
     def on_features(self, server: Server, features: npt.NDArray[np.float32]) -> None:
-        """Sends the first models and starts the clock."""
+        """Sends the first models and starts the clock. A device whose labels are not known counts as an average one:
+        without any it would seem perfectly even, and always be chosen."""
+        known = features.any(axis=1)
         self.labels = features.astype(np.float64)
+        if known.any():
+            self.labels[~known] = self.labels[known].mean(axis=0)
         self._fill(server)
         server.set_timer(self.parameters.period, "tick")
 
@@ -99,6 +106,7 @@ class Periodic(Method):
         if not ready:
             self._fill(server)
             return
+        self.chosen_at = self.tick
         self.asked = self.choose(server, sorted(ready, key=lambda job: ready[job]), ready)
         for job in ready:
             if job in self.asked:
@@ -113,7 +121,7 @@ class Periodic(Method):
 
     def on_upload(self, server: Server, upload: Upload) -> None:
         """Keeps the upload; the last one ends the tick."""
-        age = self.tick - self.sent[upload.job.number] - 1
+        age = self.chosen_at - self.sent[upload.job.number] - 1  # ticks may have passed during the upload
         self.returned.append((upload.job.device, upload.samples, age, upload.weights))
         self._leave(server, upload.job.number)
 
@@ -132,7 +140,7 @@ class Periodic(Method):
 
     def choose(self, server: Server, jobs: list[int], devices: dict[int, int]) -> list[int]:
         """The jobs of ``jobs`` whose devices together have the most even labels; the first of equals."""
-        most = max(1, int(self.parameters.fraction * len(server.sizes)))
+        most = max(1, int(self.parameters.fraction * population(server)))
         return min(
             self._subsets(server, jobs, min(most, len(jobs))), key=lambda subset: self._unevenness(subset, devices)
         )

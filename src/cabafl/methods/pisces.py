@@ -7,10 +7,10 @@ The server acts every ``tick`` seconds. With b the lag bound:
     choice:  of F free slots, about F * explore try devices that were never tried, drawn at random; the others go to the
              tried devices of highest n_k * sqrt(square_loss_k) * (1 + mean of the last five stalenesses)^-beta
 
-A device of which no duration is known counts ``first_latency``. A device whose upload waits is not chosen. The authors'
-program scores by the mean loss instead of the root (``utility = "loss"``); squares of the samples' losses follow Oort,
-which it names as its source. Its filter of outliers, off by default, is omitted. Statistics of batch normalisation are
-averaged with these weights.
+A device of which no duration is known counts ``first_latency``. One whose upload waits is not chosen; one that reports
+no loss, or none that is a finite number, comes last. The authors' program scores by the mean loss instead of the root
+(``utility = "loss"``); squares of the samples' losses follow Oort, which it names as its source. Its filter of
+outliers, off by default, is omitted. Statistics of batch normalisation are averaged with these weights.
 """
 
 import math
@@ -97,9 +97,8 @@ class Pisces(Method):
         job, device = upload.job, self.running.pop(upload.job.number)
         self.arrived.append(Arrival(device, upload.samples, job.version, job.weights, upload.weights))
         self.seconds[device] = upload.duration
-        square = self.parameters.utility == "square"
-        loss = math.sqrt(upload.square_loss or 0.0) if square else upload.loss or 0.0
-        self.quality[device] = upload.samples * loss
+        loss = math.sqrt(upload.square_loss or 0.0) if self.parameters.utility == "square" else upload.loss or 0.0
+        self.quality[device] = upload.samples * loss if math.isfinite(loss) else 0.0
         self.lags[device] = [*self.lags.get(device, ()), server.version - job.version][-REMEMBERED:]
 
     def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:

@@ -8,14 +8,15 @@ A control variate c_k estimates the usual gradient of device k, c that of all N 
 
 Delta_k is the trained minus the received model, not weighted by samples. The paper has no momentum; A counts effective
 steps (`variates`), without which c_k would be up to 1 / (1 - momentum) too large. Down travel W and c - c_k; up only
-the model, because the server can compute d_k (the paper uploads it). A lost device is absent from both sums.
+the model, because the server can compute d_k (the paper uploads it). A lost device is absent from both sums. N counts
+the devices that have samples.
 """
 
 from typing import Any
 
 from pydantic import Field
 
-from cabafl.methods.base import Floats, Parameters, Server, Upload, Weights
+from cabafl.methods.base import Floats, Needs, Parameters, Server, Upload, Weights
 from cabafl.methods.rounds import Rounds
 from cabafl.methods.variates import ControlVariates
 from cabafl.methods.vectors import stepped, update, weighted_sum
@@ -38,6 +39,10 @@ class Scaffold(Rounds):
     paper = "Karimireddy et al., ICML 2020"
     Parameters = ScaffoldParameters
     parameters: ScaffoldParameters
+
+    def needs(self) -> Needs:
+        """See `variates`."""
+        return Needs(plain_sgd=True)
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)
@@ -66,7 +71,5 @@ class Scaffold(Rounds):
         weights = [1.0 / len(models)] * len(models)
         mean = weighted_sum([update(self.model, model, server.trainable) for model in models], weights)
         self.model = stepped(self.model, self.parameters.server_lr * mean, models, weights)
-        self.variates.move(
-            weighted_sum([changes[device] for device in devices], [1.0 / len(server.sizes)] * len(models))
-        )
+        self.variates.move_mean(server, [changes[device] for device in devices])
         server.publish(self.model, devices=devices, weights=weights)

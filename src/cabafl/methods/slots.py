@@ -106,6 +106,11 @@ def check_at_most(key: str, value: int | None, slots: int) -> None:
         raise ValueError(f"method.{key} = {value}: only {slots} devices train at a time; accepted: 1 to {slots}")
 
 
+def population(server: Server) -> int:
+    """N: the devices that have samples, at least 1. Of the devices that may join a fleet, many may never come."""
+    return max(1, int((server.sizes > 0).sum()))
+
+
 def default_buffer(server: Server, buffer: int | None) -> int:
     """The given buffer size, or half of the slots, at least 1."""
     return buffer if buffer is not None else max(1, server.slots // 2)

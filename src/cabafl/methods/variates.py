@@ -11,6 +11,8 @@ Memory: one vector per device seen.
 import numpy as np
 
 from cabafl.methods.base import Floats, Server, Upload, Weights
+from cabafl.methods.slots import population
+from cabafl.methods.vectors import weighted_sum
 from cabafl.state import State, frozen
 
 LARGEST = 1e6  # no gradient of a network that learns has a larger entry; a liar's are cut
@@ -18,6 +20,8 @@ LARGEST = 1e6  # no gradient of a network that learns has a larger entry; a liar
 
 class ControlVariates(State):
     """c and c_k, over trainable entries; c_k is 0 before a device's first upload."""
+
+    devices = 0  # N in c, if c is the mean of all c_k; 0: nobody has been counted
 
     def __init__(self, server: Server) -> None:
         self.size = len(server.initial)
@@ -36,9 +40,18 @@ class ControlVariates(State):
         scale = upload.learning_rate * effective_steps(upload.steps, server.momentum)
         change = (upload.job.weights[:n] - upload.weights[:n].astype(np.float64)) / scale - sent
         before = self.own.get(device, np.float32(0.0))
-        after = frozen(np.clip(before + change, -LARGEST, LARGEST).astype(np.float32))
-        self.own[device] = after
-        return np.clip(change, -2 * LARGEST, 2 * LARGEST)
+        after = before + change
+        within = np.clip(after, -LARGEST, LARGEST)
+        self.own[device] = frozen(within.astype(np.float32))
+        return np.where(after == within, change, within - before)  # else c would keep what was cut off c_k
+
+    def move_mean(self, server: Server, changes: list[Floats]) -> None:
+        """Moves c, the mean of all c_k, by the changes of some of them. Devices that have joined meanwhile count with a
+        c_k of 0."""
+        before, self.devices = self.devices, max(self.devices, population(server))
+        if 0 < before < self.devices:
+            self.common = frozen(self.common * (before / self.devices))
+        self.move(weighted_sum(changes, [1.0 / self.devices] * len(changes)))
 
     def move(self, change: Floats) -> None:
         """Moves c."""

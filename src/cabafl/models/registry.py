@@ -1,6 +1,5 @@
 """Builds networks by name, for a given data kind, input shape and number of classes."""
 
-import importlib
 import inspect
 from typing import Any
 
@@ -13,28 +12,30 @@ from cabafl.models.lstm import CharLSTM
 from cabafl.models.mlp import mlp
 from cabafl.models.resnet import ResNet18
 from cabafl.models.vgg import vgg16
+from cabafl.own_code import find_own, reason
 from cabafl.validation import unknown
 
-_WIDE = {"resnet18": ResNet18, "vgg16": vgg16}  # networks with a width
+_CONVOLUTIONAL = {"resnet18": ResNet18, "vgg16": vgg16}  # of pictures with 32 by 32 pixels
+_WIDE = ("lstm", *_CONVOLUTIONAL)  # networks with a width
 _SMALLEST_CNN_SIDE = 16  # pixels; smaller images shrink to nothing in two convolutions and poolings
 
 
 def build(name: str, kind: str, input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
     """A network with random initial weights from torch's global generator, which the caller seeds.
 
-    ``width`` scales the channels of networks that have one.
+    ``width`` scales the channels or units of networks that have one.
     """
     if ":" in name:
         return _custom(name, input_shape, classes, width)
     if name not in NETWORKS:
         raise unknown("model.name", name, [*NETWORKS, "package.module:Class"])
     _check_kind(name, kind)
-    if name in _WIDE:
-        return _padded(name, input_shape, classes, width)
-    if width != 1.0:
+    if width != 1.0 and name not in _WIDE:
         raise _no_width(name, width)
+    if name in _CONVOLUTIONAL:
+        return _padded(name, input_shape, classes, width)
     if name == "lstm":
-        return CharLSTM(classes)
+        return CharLSTM(classes, width)
     if name == "mlp":
         return mlp(input_shape, classes)
     return _cnn(input_shape, classes)
@@ -76,7 +77,7 @@ def _padded(name: str, input_shape: tuple[int, ...], classes: int, width: float)
         raise UserError(
             f"model.name = {name!r}: images of {height}x{breadth}; accepted: 32x32, or smaller squares with even sides"
         )
-    return _WIDE[name](channels, classes, missing // 2, width)
+    return _CONVOLUTIONAL[name](channels, classes, missing // 2, width)
 
 
 def _no_width(name: str, width: float) -> UserError:
@@ -89,20 +90,16 @@ def _no_width(name: str, width: float) -> UserError:
 def _custom(name: str, input_shape: tuple[int, ...], classes: int, width: float) -> nn.Module:
     """Calls ``Class(input_shape, classes)``, or ``Class()`` if it does not accept two arguments; with ``width=...`` if
     that is not 1."""
-    module, _, attribute = name.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"model.name = {name!r}: cannot be imported: {error}") from None
+    factory = find_own("model.name", name)
     more = {} if width == 1.0 else {"width": width}
     if more and not _takes_width(factory):
         raise _no_width(name, width)
     arguments = _arguments(factory, (input_shape, classes), more)
     try:
         network = factory(*arguments, **more)
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"model.name = {name!r}: cannot be built with the arguments {arguments}: {reason}") from error
+    except (Exception, SystemExit) as error:
+        text = f"cannot be built with the arguments {arguments}: {reason(error)}"
+        raise UserError(f"model.name = {name!r}: {text}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"model.name = {name!r}: is a {type(network).__name__}; accepted: a torch.nn.Module")
     return network

@@ -140,7 +140,10 @@ class RunFolder:
     def rows(self, end: int | None = None) -> list[Evaluated]:
         """All evaluations so far, including those from before a resume; or those in the first ``end`` bytes."""
         self._write()
-        return _parsed((self.path / METRICS).read_bytes()[:end].decode(), read_metric(self.path))
+        try:
+            return _parsed((self.path / METRICS).read_bytes()[:end].decode(), read_metric(self.path))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path}: not a readable run folder: {error}") from None
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes ``summary.json``, which marks the run as finished, and closes the folder."""
@@ -177,9 +180,11 @@ def read_metric(path: Path) -> MetricInfo:
     """The metric that a run is judged by, from its ``environment.json``; of older runs, the accuracy."""
     try:
         stored = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
+        return metric_info(stored.get("metric") if isinstance(stored, dict) else None)
     except FileNotFoundError:
         return metric_info(None)
-    return metric_info(stored.get("metric") if isinstance(stored, dict) else None)
+    except ValueError as error:
+        raise ValueError(f"{ENVIRONMENT}: {error}") from None
 
 
 def _parsed(text: str, metric: MetricInfo) -> list[Evaluated]:
@@ -190,7 +195,13 @@ def _parsed(text: str, metric: MetricInfo) -> list[Evaluated]:
     if columns[2:4] != [metric.name, "loss"]:
         raise ValueError(f"{METRICS}: columns {lines[0]}; accepted: {metric.name} and loss after time and version")
     averaged = 2 if columns[len(_KINDS) : len(_KINDS) + 1] == [f"averaged_{metric.name}"] else 0
-    return [_row(line.split(","), columns, len(_KINDS) + averaged, metric) for line in lines[1:]]
+    rows = []
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            rows.append(_row(line.split(","), columns, len(_KINDS) + averaged, metric))
+        except ValueError as error:
+            raise ValueError(f"{METRICS}, line {number}: {error}") from None
+    return rows
 
 
 def _row(texts: list[str], columns: list[str], fixed: int, metric: MetricInfo) -> Evaluated:

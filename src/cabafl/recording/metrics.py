@@ -37,12 +37,13 @@ def metric_figures(rows: Sequence[Evaluated]) -> dict[str, float | None]:
     first = first_evaluations([row.version for row in rows])
     best = best_window_mean(values[first].tolist(), more_is_better=rows[0].metric.more_is_better)
     times, means = _late_means(np.array([row.time for row in rows]), first, values)
-    return {
-        "best_window_mean": best[0] if best else None,
-        "best_window_deviation": best[1] if best else None,
-        "stability": stability(means),
-        "stability_detrended": stability_detrended(times, means),
-    }
+    with np.errstate(over="ignore", invalid="ignore"):  # of a model that has grown without bound
+        return {
+            "best_window_mean": best[0] if best else None,
+            "best_window_deviation": best[1] if best else None,
+            "stability": stability(means),
+            "stability_detrended": stability_detrended(times, means),
+        }
 
 
 def best_window_mean(
@@ -56,16 +57,19 @@ def best_window_mean(
     if len(values) < window:
         return None
     windows = np.lib.stride_tricks.sliding_window_view(np.asarray(values, dtype=np.float64), window)
-    means = windows.mean(axis=1)
-    best = windows[int(means.argmax() if more_is_better else means.argmin())]
-    return float(best.mean()), float(best.std())
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = windows.mean(axis=1)
+        known = np.where(np.isnan(means), -np.inf if more_is_better else np.inf, means)  # NaN is never the best
+        best = windows[int(known.argmax() if more_is_better else known.argmin())]
+        return float(best.mean()), float(best.std())
 
 
 def _late_means(times: Floats, first: npt.NDArray[np.bool_], values: Floats) -> tuple[Floats, Floats]:
     """Times and values of the moving average over `WINDOW` versions in the second half of the run."""
     if first.sum() < WINDOW:
         return np.empty(0), np.empty(0)
-    means = np.lib.stride_tricks.sliding_window_view(values[first], WINDOW).mean(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.lib.stride_tricks.sliding_window_view(values[first], WINDOW).mean(axis=1)
     ends = times[first][WINDOW - 1 :]
     late = ends >= times[-1] / 2
     return ends[late], means[late]

@@ -1,5 +1,6 @@
 """The metric that a run is judged by: its name, its direction and how it is shown."""
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,11 @@ class MetricInfo(NamedTuple):
     def title(self) -> str:
         """The name in a sentence."""
         return self.name.replace("_", " ")
+
+    @property
+    def heading(self) -> str:
+        """The name at the beginning of a sentence."""
+        return self.title.upper() if len(self.title) <= 3 else self.title.capitalize()  # MSE
 
     @property
     def factor(self) -> float:
@@ -38,8 +44,10 @@ class MetricInfo(NamedTuple):
         return f"{100 * value:.{digits}f}" if self.percent else f"{value:.4g}"
 
     def best(self, values: Iterable[float]) -> float:
-        """The best of at least one value."""
-        return max(values) if self.more_is_better else min(values)
+        """The best of at least one value; NaN is never the best, unless there is nothing else."""
+        found = list(values)
+        known = [value for value in found if not math.isnan(value)] or found
+        return max(known) if self.more_is_better else min(known)
 
     def reached(self, value: float, target: float) -> bool:
         """Whether a value is at least as good as a ``target`` in the unit that is shown."""

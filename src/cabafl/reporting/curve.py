@@ -1,6 +1,7 @@
 """The learning curve of one run."""
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def learning_curve(rows: Sequence[Evaluated], title: str, clock: str = "virtual"
     first = first_evaluations([row.version for row in rows])
     axes.plot(times, metric.factor * values, color="0.65", linewidth=1, label="each evaluation")
     best = best_window_mean(values[first].tolist(), more_is_better=metric.more_is_better)
-    if best is not None:
+    if best is not None and math.isfinite(best[0]):
         means = np.convolve(metric.factor * values[first], np.ones(WINDOW) / WINDOW, mode="valid")
         last = np.cumsum(first) - WINDOW  # number of the window that ends with the version of an evaluation
         label = f"mean of the last {WINDOW} versions"
@@ -53,6 +54,7 @@ def learning_curve(rows: Sequence[Evaluated], title: str, clock: str = "virtual"
         averaged = np.array([row.averaged_value for row in rows], dtype=np.float64)
         axes.plot(times, metric.factor * averaged, color="tab:orange", linewidth=2, label="averaged model")
     axes.set(title=title, xlabel=f"{clock} time [s]", ylabel=f"test {metric.label}")
+    axes.ticklabel_format(axis="y", useOffset=False)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right" if metric.more_is_better else "upper right")
     return figure

@@ -45,7 +45,7 @@ def render_figures(runs: Sequence[Run], line_styles: Mapping[str, Style]) -> lis
     seed = f"Seed {next(iter(first.values())).seed}."
     rendered, metric = [], metric_of(runs)
     for axis, name in axis_names(runs).items():
-        title = f"{metric.title.capitalize()} over {name.partition(' [')[0]}"
+        title = f"{metric.heading} over {name.partition(' [')[0]}"
         rendered.append(render(f"{metric.name}-{axis}", title, caption, _curves(groups, line_styles, axis, name)))
     if all("devices" in run.summary for run in runs):
         caption = "The last model on the devices' own samples, from the worst device to the best. All seeds."
@@ -76,7 +76,8 @@ def _curves(groups: Groups, line_styles: Mapping[str, Style], axis: str, name: s
     for place, (label, group) in enumerate(groups.items()):
         draw_series(axes, series(group, axis), line_styles[label], escaped(label), place / len(groups))
     axes.set(xlabel=name, ylabel=f"test {next(iter(groups.values()))[0].metric.label}")
-    axes.set_xlim(0, axes.dataLim.x1 or None)
+    axes.set_xlim(0, axes.dataLim.x1 if 0 < axes.dataLim.x1 < math.inf else None)
+    axes.ticklabel_format(axis="y", useOffset=False)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right upper", frameon=False, handlelength=4)
@@ -89,6 +90,7 @@ def _devices(groups: Groups, line_styles: Mapping[str, Style]) -> Figure:
     metric = next(iter(groups.values()))[0].metric
     for label, group in groups.items():
         values = np.sort(np.concatenate([run.summary["devices"]["values"] for run in group]))
+        values = values[np.isfinite(values)]
         worst_first = metric.factor * (values if metric.more_is_better else values[::-1])
         share = 100 * (np.arange(len(values)) + 0.5) / len(values)
         axes.plot(share, worst_first, color=line_styles[label].colour, linewidth=2, label=escaped(label))

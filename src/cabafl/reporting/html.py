@@ -3,12 +3,16 @@
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cabafl.recording.metrics import WINDOW
+from cabafl.recording.scale import MetricInfo
 from cabafl.reporting.figures import RenderedFigure
 from cabafl.reporting.runs import Run, by_label, clock_of, metric_of
 from cabafl.reporting.series import AXES, Series, axis_names, series
@@ -20,10 +24,10 @@ MAX_SVG_BYTES = 400_000  # above this, the PNG is smaller
 
 EXPLANATION = (
     f"{{metric}} is the best mean of {WINDOW} evaluated versions in a row ± the standard deviation in that window,"
-    " both averaged over seeds; a version that is evaluated several times counts once. “Over seeds ±” is the standard"
-    " deviation of that mean over seeds. The cost of a target is measured at the first evaluation that reaches it, and"
-    " is the median over seeds; NA: not reached. Stability is the standard deviation of the moving mean in the second"
-    " half of the run; “detrended” is its standard deviation around a straight line, without the learning trend."
+    " both averaged over seeds{lower}; a version that is evaluated several times counts once. “Over seeds ±” is the"
+    " standard deviation of that mean over seeds. The cost of a target is measured at the first evaluation that reaches"
+    " it, and is the median over seeds; NA: not reached. Stability is the standard deviation of the moving mean in the"
+    " second half of the run; “detrended” is its standard deviation around a straight line, without the learning trend."
     " Fairness is the variance of the devices' shares of all selections. Lower is better for all three. “Never heard”"
     " is the number of devices that lost every job. The best value of each column is marked."
 )
@@ -52,7 +56,7 @@ def page(
         f'<p class="soft">{escape(_subtitle(runs, look.noun))}</p>',
         _notes(look.notes),
         "<h2>Results</h2>",
-        f'<p class="soft">{escape(EXPLANATION.format(metric=metric_of(runs).title.capitalize()))}</p>',
+        f'<p class="soft">{escape(_explanation(metric_of(runs)))}</p>',
         '<div class="row">' + "".join(map(table_section, tables)) + "</div>",
         "<h2>Learning curves</h2>",
         f'<p class="soft">Mean of the last {WINDOW} evaluated versions; with several seeds, the mean over seeds and a'
@@ -70,6 +74,11 @@ def page(
         f"<script>{script}</script>",
     ]
     return document(title, style, script, "\n".join(body))
+
+
+def _explanation(metric: MetricInfo) -> str:
+    lower = "" if metric.more_is_better else " (lower is better)"
+    return EXPLANATION.format(metric=metric.heading, lower=lower)
 
 
 def document(title: str, style: str, script: str, body: str) -> str:
@@ -180,12 +189,14 @@ def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _curve_data(runs: Sequence[Run], styles: Mapping[str, Style]) -> dict[str, Any]:
     methods: list[Mapping[str, Any]] = []
+    found = {label: {axis: series(group, axis) for axis in AXES} for label, group in by_label(runs).items()}
+    digits = _digits([curve for label in styles for curve in found[label].values()])
     for label, group in by_label(runs).items():
         if label not in styles:
             continue
         style = styles[label]
         dashes = " ".join(f"{2.2 * length:g}" for length in style.dashes)
-        curves = {axis: _points(series(group, axis)) for axis in AXES}
+        curves = {axis: _points(curve, digits) for axis, curve in found[label].items()}
         methods.append({"label": label, "colour": style.colour, "dashes": dashes, "seeds": len(group), **curves})
     metric = metric_of(runs)
     shown = {"label": f"test {metric.label}", "unit": metric.unit, "percent": metric.percent}
@@ -193,8 +204,15 @@ def _curve_data(runs: Sequence[Run], styles: Mapping[str, Style]) -> dict[str, A
     return {"axes": axis_names(runs), "metric": shown, "methods": methods}
 
 
-def _points(curve: Series) -> dict[str, list[float]]:
+def _digits(curves: Sequence[Series]) -> int:
+    """How many digits of a value show a difference: more, if all values are close to each other."""
+    values = np.concatenate([np.concatenate([curve.low, curve.high]) for curve in curves])
+    span, largest = (float(np.ptp(values)), float(np.abs(values).max())) if len(values) else (0.0, 0.0)
+    return min(12, 5 + math.floor(math.log10(largest / span))) if 0 < span < largest else 5
+
+
+def _points(curve: Series, digits: int) -> dict[str, list[float]]:
     """Rounded to keep the page small; the error is less than a pixel."""
     values = {"mean": curve.mean, "low": curve.low, "high": curve.high}
-    short = {name: [float(f"{y:.5g}") for y in column] for name, column in values.items()}
+    short = {name: [float(f"{y:.{digits}g}") for y in column] for name, column in values.items()}
     return {"x": [float(f"{x:.7g}") for x in curve.x], **short}

@@ -60,7 +60,7 @@ def _values(group: Sequence[Run], targets: Sequence[float], more: Sequence[str])
         "seeds": len(group),
         "best_window_mean": _mean(best),
         "best_window_deviation": _mean([run.summary["best_window_deviation"] for run in group]),
-        "seed_spread": stdev(known) if len(known) > 1 else None,
+        "seed_spread": stdev(known) if len(known) > 1 and all(map(math.isfinite, known)) else None,
         "raw_mean": _mean([_raw(run, "best_window_mean") for run in group]),
         "raw_deviation": _mean([_raw(run, "best_window_deviation") for run in group]),
         "published_mean": None if published[0] is None else published[0] / 100,
@@ -113,12 +113,14 @@ def default_targets(groups: Mapping[str, Sequence[Run]]) -> list[float]:
     """
     runs = [run for group in groups.values() for run in group]
     metric = runs[0].metric
-    reached = sorted(_reached(group) for group in groups.values())
+    reached = sorted(filter(math.isfinite, (_reached(group) for group in groups.values())))
+    if not reached:
+        return []
     if not metric.percent:
         start = metric.best(run.metrics[0].value for run in runs)
         rounded = {_two_digits(value, metric) for value in (reached[0], median_low(reached), reached[-1])}
         return sorted(target for target in rounded if not metric.reached(start, target))
-    start = max(100 * run.metrics[0].value for run in runs)
+    start = 100 * metric.best(run.metrics[0].value for run in runs)
     step = 5.0 if reached[-1] - start >= 10 else 1.0
     rounded = {step * ((value + 100 * ROUNDING) // step) for value in (reached[0], median_low(reached), reached[-1])}
     if len(rounded) == 1:
@@ -139,7 +141,9 @@ def _reached(group: Sequence[Run]) -> float:
     """Best target with a finite median cost over the seeds."""
     metric = group[0].metric
     middle = median_low if metric.more_is_better else median_high
-    return metric.factor * middle(metric.best(row.value for row in run.metrics) for run in group)
+    best = [metric.best(row.value for row in run.metrics) for run in group]
+    known = [value for value in best if not math.isnan(value)]
+    return metric.factor * middle(known) if known else math.nan
 
 
 def speedups(measures: Measures, target: float) -> list[list[float | None]]:

@@ -18,19 +18,24 @@
   };
   const shown = () => data.methods.filter((method) => !state.hidden.has(method.label));
   const number = (value) => value.toLocaleString("en", { maximumFractionDigits: value < 100 ? 1 : 0 });
-  const level = (value) => data.metric.percent ? number(value) : String(Number(value.toPrecision(4)));
+  // Digits that tell values of a range from each other.
+  const digits = (low, high) => {
+    const span = high - low, largest = Math.max(Math.abs(low), Math.abs(high));
+    return Math.min(12, 4 + Math.max(0, Math.floor(Math.log10(largest / span || 1))));
+  };
+  const level = (value, range) => data.metric.percent ? number(value) : String(Number(value.toPrecision(digits(...range))));
 
   const ticks = (low, high, count) => {
     const rough = (high - low) / count || 1;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
     const found = [];
-    for (let n = Math.ceil(low / step); n * step <= high + 1e-9; n += 1) found.push(n * step);
+    for (let n = Math.ceil(low / step); n * step <= high + 1e-6 * step; n += 1) found.push(n * step);
     return found;
   };
 
   const extent = () => {
-    const x = state.zoom || [0, Math.max(1e-9, ...shown().map((m) => m[state.axis].x.at(-1)))];
+    const x = state.zoom || [0, Math.max(1e-9, ...shown().map((m) => m[state.axis].x.at(-1) ?? 0))];
     let low = Infinity, high = -Infinity;
     for (const { [state.axis]: curve } of shown()) {
       curve.x.forEach((at, i) => {
@@ -51,7 +56,7 @@
   const frame = (svg, width, range, sx, sy) => {
     for (const value of ticks(...range.y, 7)) {
       make("line", { x1: pad.left, x2: width - pad.right, y1: sy(value), y2: sy(value), stroke: "#e6eaed" }, svg);
-      make("text", { x: pad.left - 8, y: sy(value) + 4, "text-anchor": "end" }, svg).textContent = level(value);
+      make("text", { x: pad.left - 8, y: sy(value) + 4, "text-anchor": "end" }, svg).textContent = level(value, range.y);
     }
     for (const value of ticks(...range.x, Math.max(3, width / 130))) {
       make("line", { x1: sx(value), x2: sx(value), y1: pad.top, y2: height - pad.bottom, stroke: "#f1f3f5" }, svg);
@@ -117,7 +122,7 @@
     return share ? values[low] * (1 - share) + values[low + 1] * share : values[low];
   };
 
-  const shownValue = (value) => data.metric.percent ? value.toFixed(1) : value.toPrecision(4);
+  const shownValue = (value) => data.metric.percent ? value.toFixed(1) : value.toPrecision(digits(...view.range.y));
   const hover = (x) => {
     view.cursor.setAttribute("visibility", "visible");
     view.cursor.setAttribute("x1", view.sx(x));

@@ -1,7 +1,9 @@
 """Writes the report on finished runs: tables, figures and an HTML page."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 
 from cabafl.errors import UserError
@@ -17,6 +19,7 @@ from cabafl.reporting.styles import Style, styles
 from cabafl.reporting.sweep import Sweep, sweep_csv, sweep_styles, value_figures
 from cabafl.reporting.table import Table, speedup_tables, tables
 
+MAX_EARLY = 10  # runs that are named in a note
 MAX_CURVES = 40  # in figures and on the page
 
 
@@ -62,6 +65,7 @@ def build_report(
     """
     if not runs:
         raise UserError("report: no finished run given; accepted: at least one")
+    check_targets(targets)
     which, (runs, _) = _judgement(runs, by), judged(runs, by)
     measures = measure(runs, targets, "method" if sweep is None else "setting")
     main, speedups = tables(measures), speedup_tables(measures)
@@ -74,6 +78,15 @@ def build_report(
     contents["report.html"] = page(runs, main, speedups, figures, title, look).encode()
     files = write_files(Path(out), contents)
     return ReportPaths(files[-1], files, [*main, *speedups] if sweep is None else main)
+
+
+def check_targets(targets: object) -> None:
+    """Raises `UserError` unless they are finite numbers, or None."""
+    if targets is None:
+        return
+    listed = list(targets) if isinstance(targets, Sequence) and not isinstance(targets, str) else [None]
+    if not all(isinstance(target, Real) and math.isfinite(target) for target in listed):
+        raise UserError(f"targets = {targets!r:.80}: accepted: a list of numbers, e.g. [40, 45], or None")
 
 
 def _line_styles(runs: Sequence[Run], sweep: Sweep | None) -> dict[str, Style]:
@@ -122,6 +135,16 @@ def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> li
     if any(run.summary["best_window_mean"] is None for run in runs):
         notes.append(
             f"Some runs have fewer than {WINDOW} evaluated versions, so they have no best window and no stability."
+        )
+    early = [
+        f"{run.label}, seed {run.seed}, at {run.metrics[-1].time:,.0f} s ({run.ended_by})"
+        for run in runs
+        if run.ended_by
+    ]
+    if early:
+        more = f"; and {len(early) - MAX_EARLY} more" if len(early) > MAX_EARLY else ""
+        notes.append(
+            f"Runs that ended before their time, so that lengths differ: {'; '.join(early[:MAX_EARLY])}{more}."
         )
     if len(measures.rows) > MAX_CURVES:
         notes.append(f"Curves and figures show the first {MAX_CURVES} of {len(measures.rows)}; the tables have all.")

@@ -66,6 +66,12 @@ class Run:
         return str(self.summary.get("clock", "virtual"))
 
     @property
+    def ended_by(self) -> str | None:
+        """What ended it before its time, if anything did."""
+        by_operator = "cabafl deploy stop" if "stopped" in self.summary else None
+        return self.summary.get("ended_by", by_operator)
+
+    @property
     def events(self) -> Path:
         """Path of the event log, which may be too large to load at once."""
         return self.folder / EVENTS
@@ -160,12 +166,16 @@ def load_runs(
     if not finished:
         raise UserError(f"{', '.join(map(str, paths))}: no finished run found; accepted: folders of `cabafl run`")
     named = finished if labels else _labelled(finished)
-    return _deduplicated([_marked(run) if MARK in run.summary else run for run in named], warn)
+    return _deduplicated([_marked(run, keep=bool(labels)) for run in named], warn)
 
 
-def _marked(run: Run) -> Run:
-    """An unfinished run: its seed and time are part of its label, since no other run ends there."""
-    return replace(run, label=f"{run.label} (seed {run.seed}, {MARK}: {run.metrics[-1].time:,.0f} s)")
+def _marked(run: Run, keep: bool) -> Run:
+    """The seed and time of an unfinished run, or of one that was finished by hand, are part of its label: no other run
+    ends there. ``keep``: the labels of finished runs are given."""
+    mark = MARK if MARK in run.summary else "ended by hand" if run.ended_by == "finish" and not keep else None
+    if mark is None:
+        return run
+    return replace(run, label=f"{run.label} (seed {run.seed}, {mark}: {run.metrics[-1].time:,.0f} s)")
 
 
 def by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -46,17 +46,28 @@ def series(group: Sequence[Run], axis: str) -> Series:
         grid = np.linspace(start, end, MAX_POINTS)
     if len(grid) == 0:  # the seeds do not overlap
         grid = np.array([start])
-    values = np.stack([np.interp(grid, x, y) for x, y in curves])
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.stack([np.interp(grid, x, y) for x, y in curves])
+        shown = np.isfinite(values).all(axis=0)  # of a run that has grown without bound, what came before
+    grid, values = grid[shown], values[:, shown]
     return Series(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0), len(group))
 
 
 def moving_mean(values: Floats, window: int = WINDOW) -> Floats:
     """Mean of the last ``window`` values; at the beginning, of all values so far."""
+    if not np.isfinite(values).all():
+        return _with_gaps(values, window)
     sums = np.concatenate([[0.0], np.cumsum(values)])
     last = np.arange(1, len(values) + 1)
     first = np.maximum(0, last - window)
     means: Floats = (sums[last] - sums[first]) / (last - first)
     return means
+
+
+def _with_gaps(values: Floats, window: int) -> Floats:
+    """As `moving_mean`: a value that is not finite spoils the windows that it is in, and no others."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array([values[max(0, end - window) : end].mean() for end in range(1, len(values) + 1)])
 
 
 def _curve(run: Run, axis: str) -> tuple[Floats, Floats]:

@@ -1,6 +1,5 @@
 """Line styles: a method has the same colour in every figure, and dashes and a marker that distinguish it in grey."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 from zlib import crc32
@@ -21,6 +20,8 @@ COLOURS = (
     "#7F7F7F",
     "#332288",
 )
+# In an order in which those that follow each other differ most, for variants of one method.
+DISTINCT = tuple(COLOURS[place] for place in (2, 3, 6, 4, 1, 5, 7, 8, 10, 9, 0))
 DASHES = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2), (9, 3), (4, 1.5, 1.5, 1.5, 1.5, 1.5))  # in line widths
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 
@@ -68,17 +69,28 @@ KNOWN = {
 
 
 def styles(labels: Sequence[str]) -> dict[str, Style]:
-    """Returns a style per label. Labels "name (setting = value)" with the same name share its colour and differ in
-    dashes and marker."""
-    found: dict[str, Style] = {}
-    same_name: Counter[str] = Counter()
-    for label in labels:
-        name = label.partition(" (")[0]
-        style, steps = _style_of(name), same_name[name]
-        same_name[name] += 1
-        dashes, marker = _shifted(DASHES, style.dashes, steps), _shifted(MARKERS, style.marker, steps)
-        found[label] = Style(style.colour, dashes, marker)
-    return found
+    """Returns a style per label. The first of several labels "name (setting = value)" has the style of its name; the
+    others have a colour, dashes and a marker that no other label has, as long as there are such."""
+    firsts = {name: label for label in reversed(labels) for name in [label.partition(" (")[0]]}
+    found = {label: _style_of(name) for name, label in firsts.items()}
+    used = {style.colour for style in found.values()}
+    free = [colour for colour in DISTINCT if colour not in used] or list(DISTINCT)
+    later = [label for label in labels if label not in found]
+    for place, label in enumerate(later):
+        dashes, marker = _unlike(list(found.values()), found[firsts[label.partition(" (")[0]]], place + 1)
+        found[label] = Style(free[place % len(free)], dashes, marker)
+    return {label: found[label] for label in labels}
+
+
+def _unlike(others: Sequence[Style], first: Style, steps: int) -> tuple[tuple[float, ...], str]:
+    """Dashes and a marker, so many steps from those of ``first``, that none of the others has if that can be."""
+    taken = {style[1:] for style in others}
+    for more in range(len(DASHES) * len(MARKERS)):
+        step = steps + more
+        pair = _shifted(DASHES, first.dashes, step), _shifted(MARKERS, first.marker, step + step // len(MARKERS))
+        if pair not in taken:
+            return pair
+    return pair
 
 
 def _style_of(name: str) -> Style:

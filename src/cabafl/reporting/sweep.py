@@ -77,15 +77,13 @@ def value_figures(sweep: Sweep, measures: Measures) -> list[RenderedFigure]:
     several = any((values["seeds"] or 0) > 1 for values in rows.values())
     spread = ", mean over seeds; bars: standard deviation over seeds" if several else ""
     metric = measures.metric
-    caption = (
-        f"{metric.title.capitalize()} of the best window{spread}. A line without markers is a method without this key."
-    )
+    caption = f"{metric.heading} of the best window{spread}. A line without markers is a method without this key."
     if any(values["best_window_mean"] is None for values in rows.values()):
         caption += f" Settings with fewer than {WINDOW} evaluated versions have no point."
     return [
         render(
             f"{metric.name}-over-{_file_name(key)}",
-            f"{metric.title.capitalize()} over {key}",
+            f"{metric.heading} over {key}",
             caption,
             _draw(key, lines_over(sweep, rows, key, metric), metric),
         )

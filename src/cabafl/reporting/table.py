@@ -1,5 +1,6 @@
 """Tables of a report: formatted values, with the best value of each column marked."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ def tables(measures: Measures) -> list[Table]:
     """Returns the tables of the metric, of behaviour, and of the costs of each target."""
     metric = measures.metric
     costs = [_table(f"To reach {metric.target(target)}", _costs(target), measures) for target in measures.targets]
-    first = _table(metric.title.capitalize(), _results(measures), measures)
+    first = _table(metric.heading, _results(measures), measures)
     devices = _devices(measures)
     of_devices = [_table("What each device gets", devices, measures)] if devices else []
     return [first, *of_devices, _table("Behaviour", _behaviour(metric), measures), *costs]
@@ -151,7 +152,7 @@ def _table(title: str, columns: Sequence[_Column], measures: Measures) -> Table:
 
 def _best(values: Sequence[float | None], column: _Column) -> float | None:
     """The best value of a column; None if all are equal or there is only one method."""
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and math.isfinite(value)]
     if column.better is None or len(values) < 2 or not known or (len(known) == len(values) and len(set(known)) == 1):
         return None
     return column.better(known)

@@ -25,7 +25,7 @@ def tuning_figures(tuning: TuningSummary) -> list[RenderedFigure]:
     dots = "A dot for each rung that the trial has reached; compare dots of one colour."
     figures = [
         render("history", "History", f"The metric of each trial. {dots}", _history(tuning)),
-        render("curves", "Curves", f"{tuning.info.title.capitalize()} of all trials, first seed.", _curves(tuning)),
+        render("curves", "Curves", f"{tuning.info.heading} of all trials, first seed.", _curves(tuning)),
         render("keys", "Keys", f"The metric over the values of each key. {dots}", _panels(tuning)),
     ]
     if tuning.importances:

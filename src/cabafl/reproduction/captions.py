@@ -18,6 +18,7 @@ NAMES = {
     "data.partition": "partition",
     "model.name": "network",
     "model.width": "width of the network",
+    "training.learning_rate": "learning rate",
     "run.virtual_time": "virtual seconds",
     "run.evaluate_every": "seconds between evaluations",
     "fleet.slots": "devices at the same time",

@@ -2,7 +2,6 @@
 function, power supply, temperature, time of day; ``[limits]``: memory and priority); its power sensors tell what a job
 costs."""
 
-import importlib
 import logging
 import os
 import resource
@@ -16,6 +15,7 @@ from typing import Protocol
 
 from cabafl.deployment.device.terms import Resources, When, hours_of
 from cabafl.errors import UserError
+from cabafl.own_code import find_own
 
 SYSTEM = Path("/sys")
 SAMPLING_INTERVAL = 0.1  # seconds between two readings of a power sensor
@@ -131,11 +131,7 @@ class OwnFunction:
     def __init__(self, name: str) -> None:
         self._name = name
         self._complaint = ""
-        module, _, function = name.partition(":")
-        try:
-            self._function = getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError) as error:
-            raise UserError(f"when.function = {name!r}: cannot be used: {error}") from None
+        self._function = find_own("when.function", name)
 
     def __call__(self) -> str | None:
         try:

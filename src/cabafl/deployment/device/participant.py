@@ -23,6 +23,7 @@ from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
 from cabafl.errors import UserError
+from cabafl.fleet import passes_of
 from cabafl.learning.builtin_tasks import find_task
 from cabafl.learning.dp import epsilon_of, sampling_rate
 from cabafl.learning.spec import TaskSpec
@@ -117,7 +118,7 @@ class Participant:
         def work() -> None:
             control = Control(steps, enough)
             results.append(task.train(job.number, SELF, job.weights, job.objective, job.correction, control))
-            self._keep_pace(began, results[0].epochs / whole, cancelled)
+            self._keep_pace(began, _passes(task, results[0]) / whole, cancelled)
 
         try:
             with memory_failures(self.device.limits):
@@ -188,12 +189,18 @@ class _Steps:
         return False
 
 
+def _passes(task: Task, trained: TrainingResult) -> float:
+    """Passes over the samples that a job has made: its epochs, or a part of one if ``training.max_steps`` ended it."""
+    size = np.array([len(task.dataset.train)])
+    return min(trained.epochs, passes_of(trained.steps, task.spec.training.batch_size, size).item())
+
+
 def _check_code(device: Device, spec: TaskSpec) -> None:
     """Raises `UserError` if the device must not run what the experiment asks for: no code the server names."""
-    for what, name in spec.code():
+    for key, name in spec.code().items():
         if not device.allow_modules:
             raise UserError(
-                f"{what} = {name!r}: not a built-in {what}; accepted: the built-in ones, or any installed one "
+                f"{key} = {name!r}: not built in; accepted: what is built in, or anything installed, "
                 "with allow_modules = true in device.toml"
             )
 
@@ -254,6 +261,8 @@ def _check_samples(samples: Split, loader: Loader, task: TaskSpec) -> None:
     x, y = samples.x, samples.y
     if tuple(x.shape[1:]) != task.input_shape:
         raise loader.error(f"x has shape {tuple(x.shape)}; accepted: n x {task.input_shape}")
+    if task.pixels is not None and (x.dtype == torch.uint8) != (task.pixels == "bytes"):
+        raise loader.error(f"x is {x.dtype}; accepted: pixels as {task.pixels}, as the server's test samples are")
     learning = find_task(task.task)
     try:
         learning.check(y)
