@@ -11,7 +11,7 @@ import torch
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.dataset import Dataset
 from cabafl.errors import UserError
-from cabafl.exporting.card import CardFacts, model_card, stage
+from cabafl.exporting.card import CardFacts, clock_of, model_card, stage
 from cabafl.exporting.check import compare_outputs
 from cabafl.exporting.formats import SUFFIXES, Format, check_format, in_one_line, read_model, write_model
 from cabafl.files import sync_folder, write_atomic
@@ -126,7 +126,7 @@ def export_loaded(model: LoadedModel, path: Path, file: Path, format: Format, da
 def _samples(path: Path, data: Any) -> tuple[Experiment, Dataset]:
     """The experiment and the samples that its runs are evaluated on."""
     experiment, given = with_given(load_experiment(path / EXPERIMENT), data)
-    dataset = evaluated_data(experiment, given)
+    dataset = evaluated_data(experiment, given, deployed=clock_of(path) == "wall")
     if len(dataset.train):
         check_origin(path, _without_files(experiment), dataset)
     return experiment, dataset
