@@ -76,9 +76,10 @@ def load_data(experiment: Experiment, test_only: bool = False) -> Dataset:
     return dataset
 
 
-def evaluated_data(experiment: Experiment, given: Dataset | None = None) -> Dataset:
-    """The data set with the test samples on which the runs of an experiment are evaluated."""
-    dataset = load_data(experiment, test_only=True) if given is None else given
+def evaluated_data(experiment: Experiment, given: Dataset | None = None, deployed: bool = False) -> Dataset:
+    """The data set with the test samples on which the runs of an experiment are evaluated; ``deployed``: on a server,
+    whose devices have the training samples."""
+    dataset = load_data(experiment, test_only=deployed) if given is None else given
     if len(dataset.train):
         return make_data(experiment, dataset)[0]
     return limit_test(dataset, experiment.data.test_limit, experiment.seed)

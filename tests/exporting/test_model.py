@@ -82,6 +82,7 @@ def test_which_model(finished: Path, tmp_path: Path) -> None:
         assert all(np.array_equal(found[key], expected[key]) for key in found)
     raw = export_model(finished, tmp_path / "raw.pt", "torchscript", "raw")
     assert raw.figures["accuracy"] == last.value
+    assert "| averaged | no |" in raw.card.read_text()
     with pytest.raises(UserError, match=r"^--averaged, --raw, --best: more than one; accepted: one of them, or none$"):
         command(finished, "--format", "onnx", "--raw", "--best")
     plain = run(tmp_path / "plain", "run.virtual_time=10")

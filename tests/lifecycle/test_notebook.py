@@ -15,7 +15,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
-from cabafl import load_experiment, simulate
+from cabafl import UserError, load_experiment, simulate
 from cabafl.lifecycle import notebook
 from cabafl.lifecycle.notebook import NotebookProgress, in_notebook
 from cabafl.recording.events import Evaluated, Uploaded
@@ -146,6 +146,9 @@ def test_a_stop_without_a_folder_says_so(screen: Screen) -> None:
     with pytest.raises(KeyboardInterrupt), NotebookProgress(load_experiment(), None):
         raise KeyboardInterrupt
     assert screen.shown[-1]["text/plain"].endswith("nothing was kept (no out)")
+    with pytest.raises(UserError), NotebookProgress(load_experiment(), None):
+        raise UserError("something is wrong")
+    assert screen.shown[-1]["text/plain"].startswith("cabafl on mnist5k, seed 1: failed, 0 %")
 
 
 def test_outside_of_a_notebook_nothing_is_shown_or_imported() -> None:

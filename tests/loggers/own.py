@@ -1,5 +1,6 @@
 """Loggers for tests: each remembers or breaks something."""
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,6 +84,23 @@ class FailsInClose(_Fails):
 class FailsWhenMade(Logger):
     def __init__(self) -> None:
         raise RuntimeError("left in init")
+
+
+class Quits(Logger):
+    """Thinks it is alone."""
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        sys.exit("left in log")
+
+
+class Forgets(Logger):
+    """Its `begin` returns nothing."""
+
+    def begin(self, run: LoggedRun) -> int:
+        return None  # type: ignore[return-value]
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Never called."""
 
 
 class Misses(Logger):

@@ -80,10 +80,15 @@ def test_a_logger_that_fails_warns_once_and_the_run_goes_on(where: str, tmp_path
     assert Remembers.steps() == list(range(len(read_metrics(plain))))  # the other one is not disturbed
 
 
-def test_a_logger_that_was_never_written_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("Misses", "NotImplementedError"), ("Quits", "SystemExit: left in log"), ("Forgets", "begin returns None")],
+)
+def test_a_logger_that_breaks_the_contract_is_told_why(name: str, reason: str) -> None:
     said: list[str] = []
-    simulate(experiment(log_of("Misses"), "run.virtual_time=10"), tmp_path / "run", warn=said.append)
-    assert "NotImplementedError" in said[0]
+    simulate(experiment(log_of(name), "run.virtual_time=10"), warn=said.append)
+    [line] = said
+    assert reason in line
 
 
 def test_a_slow_logger_does_not_delay_the_run(tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,11 @@ def stage(path: Path, model: LoadedModel) -> str:
     return f"version {model.version:,} at {model.time:,.0f} s{unfinished}"
 
 
+def clock_of(path: Path) -> str:
+    """The clock of a run: virtual or wall."""
+    return str(_read(path / ENVIRONMENT).get("clock", "virtual"))
+
+
 def _first_line(path: Path, experiment: Experiment, model: LoadedModel) -> str:
     what = f"`{model.spec.model}`, trained with {experiment.method.name} on {_code(experiment.data.dataset)}"
     return f"{what}: {stage(path, model)}. Run: {_code(path.resolve().name)}."
@@ -106,12 +111,12 @@ def _licence(name: str) -> str:
 
 def _method(path: Path, experiment: Experiment, model: LoadedModel) -> dict[str, str]:
     about, privacy = _read(path / ENVIRONMENT), experiment.privacy
-    average = experiment.run.average
+    average = None if model.which == "raw" else experiment.run.average
     return {
         "method": _code(experiment.method.name),
         "network": f"{_code(model.spec.model)}, {sum(p.numel() for p in model.network.parameters()):,} parameters",
         "task": _code(model.spec.task.name),
-        "clock": str(about.get("clock", "virtual")),
+        "clock": clock_of(path),
         "seed": str(experiment.seed),
         "averaged": "no" if average is None else f"{average} average of the published models",
         "differential privacy": "none" if privacy.dp_clip is None else _spent(path, privacy.dp_delta),
@@ -143,7 +148,7 @@ def _cost(path: Path, model: LoadedModel) -> dict[str, str]:
     summary = _read(path / SUMMARY)
     wall = {"wall time of the whole run": f"{summary['wall_seconds']:,.0f} s"} if "wall_seconds" in summary else {}
     return {
-        "time": f"{row.time:,.0f} s",
+        "up to the evaluation at": f"{row.time:,.0f} s",
         "uploads": f"{row.uploads:,}",
         "models transferred": f"{row.transfers:,} ({row.bytes / 1e6:,.0f} MB)",
         "energy of the devices": f"{row.joules / 1e3:,.1f} kJ",

@@ -11,12 +11,12 @@ import torch
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.dataset import Dataset
 from cabafl.errors import UserError
-from cabafl.exporting.card import CardFacts, model_card, stage
+from cabafl.exporting.card import CardFacts, clock_of, model_card, stage
 from cabafl.exporting.check import compare_outputs
 from cabafl.exporting.formats import SUFFIXES, Format, check_format, in_one_line, read_model, write_model
 from cabafl.files import sync_folder, write_atomic
 from cabafl.lifecycle.loading import LoadedModel, Which, load_model, model_with
-from cabafl.lifecycle.origin import check_origin, find_modules, without_weights
+from cabafl.lifecycle.origin import check_origin, find_modules
 from cabafl.lifecycle.simulate import one_thread
 from cabafl.recording.folder import EXPERIMENT
 from cabafl.samples import evaluated_data, with_given
@@ -126,10 +126,18 @@ def export_loaded(model: LoadedModel, path: Path, file: Path, format: Format, da
 def _samples(path: Path, data: Any) -> tuple[Experiment, Dataset]:
     """The experiment and the samples that its runs are evaluated on."""
     experiment, given = with_given(load_experiment(path / EXPERIMENT), data)
-    dataset = evaluated_data(experiment, given)
+    dataset = evaluated_data(experiment, given, deployed=clock_of(path) == "wall")
     if len(dataset.train):
-        check_origin(path, without_weights(experiment), dataset)
+        check_origin(path, _without_files(experiment), dataset)
     return experiment, dataset
+
+
+def _without_files(experiment: Experiment) -> Experiment:
+    """The experiment without files that only the training needs, which may be gone."""
+    faults = experiment.fleet.faults.model_copy(update={"trace": None})
+    model = experiment.model.model_copy(update={"weights": None})
+    fleet = experiment.fleet.model_copy(update={"faults": faults})
+    return experiment.model_copy(update={"model": model, "fleet": fleet})
 
 
 def _card(file: Path) -> Path:

@@ -51,6 +51,9 @@ class LoadedModel:
     time: float | None = None
     """When, in seconds of the run's clock."""
 
+    which: Which = "result"
+    """Which of the run's models it is; see `load_model`."""
+
     def inputs(self, x: npt.ArrayLike | Tensor) -> Tensor:
         """Samples as they were handed in for training, one or several: arrays, tensors, lists, or a pandas frame, whose
         columns are matched by name. Put into the form that the network takes exactly as the training samples were.
@@ -104,7 +107,7 @@ def load_model(path: str | Path, which: Which = "result") -> LoadedModel:
     model = FlatModel(spec.network())
     found = _saved(path, which, model) if (path / SUMMARY).exists() else _from_checkpoint(path, which)
     model.load(found.weights)
-    return LoadedModel(model.network.eval(), spec, found.version, found.time)
+    return LoadedModel(model.network.eval(), spec, found.version, found.time, which)
 
 
 def model_with(weights: Path, path: Path) -> LoadedModel:

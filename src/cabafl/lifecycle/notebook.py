@@ -73,7 +73,7 @@ class NotebookProgress:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         stopped = kind is not None and issubclass(kind, KeyboardInterrupt | Paused)
-        self._state = "complete" if kind is None else "stopped" if stopped else kind.__name__.lower()
+        self._state = "complete" if kind is None else "stopped" if stopped else "failed"
         self._draw()
 
     def __call__(self, event: Event) -> None:

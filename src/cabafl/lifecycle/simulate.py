@@ -189,10 +189,10 @@ def resume(
         if (path / SUMMARY).exists() and not extends:  # the process that held the lock has finished the run
             return None
         with attended(experiment, path, listener, warn) as (listens, warns):
-            return _resume(experiment, given, Audience(folder, listens, warns), extends, until)
+            return _resumed(experiment, given, Audience(folder, listens, warns), extends, until)
 
 
-def _resume(
+def _resumed(
     experiment: Experiment, given: Dataset | None, audience: "Audience", extends: bool, until: float | None
 ) -> Result:
     """In the folder of the audience."""

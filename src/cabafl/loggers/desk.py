@@ -30,7 +30,7 @@ class LoggerThread:
 
     def __init__(self, name: str, make: Maker, run: LoggedRun) -> None:
         self.name = name
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self._make, self._run = make, run
         self._queue: SimpleQueue[_Step | _End | None] = SimpleQueue()
         self._thread = Thread(target=self._work, name=f"logger {name}", daemon=True)
@@ -55,17 +55,19 @@ class LoggerThread:
         try:
             logger = self._make()
             known = logger.begin(self._run)
+            if not isinstance(known, int):
+                raise TypeError(f"begin returns {known!r}; accepted: how many evaluations the logger has, e.g. 0")
             while (item := self._queue.get()) is not None:
                 if isinstance(item, _End):
                     logger.finish(item.summary, item.model)
                 elif item.number >= known:
                     logger.log(item.number, dict(zip(item.row.columns, item.row.numbers, strict=True)))
-        except Exception as error:
+        except BaseException as error:  # also sys.exit, which would end the thread in silence
             self.failure = error
         try:
             if logger is not None:
                 logger.close()
-        except Exception as error:
+        except BaseException as error:
             self.failure = self.failure or error
 
 
