@@ -1,0 +1,1 @@
+export class FleetTab { constructor() { this.host = document.createElement('div'); } refresh() {} close() {} }

@@ -1,0 +1,1 @@
+export class MethodTab { constructor() { this.host = document.createElement('div'); } refresh() {} close() {} }
