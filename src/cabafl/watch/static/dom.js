@@ -82,8 +82,9 @@ export function facts(className = "facts") {
       const { box, text } = cells.get(name);
       say(text, value);
       box.title = title || "";
-      if (!box.isConnected || box.parentNode !== host) host.append(box);
     }
+    const boxes = pairs.map(([name]) => cells.get(name).box);
+    if (boxes.some((box, i) => host.children[i] !== box)) host.replaceChildren(...boxes);
   };
   return host;
 }
