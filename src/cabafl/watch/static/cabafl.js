@@ -93,9 +93,9 @@ export class CabaflView {
   figures({ version, cabafl, slots }) {
     const travelling = slots.device.filter((device) => device >= 0).length, last = cabafl.aggregation;
     return [
-      ["models", format.count(slots.slot.length)], ["travelling", format.count(travelling)], ["trainings per cycle", format.anything(cabafl.k), "k"],
+      ["models", format.count(slots.slot.length)], ["travelling", format.count(travelling)], ["cycle", `${format.anything(cabafl.k)} trainings`, "k"],
       ["gamma", format.anything(cabafl.gamma), "share of the least similar uploads that are refused in the first half of a cycle"], ["version", format.count(version)],
-      ["last aggregation", last ? format.seconds(last.time) : "–"], ["triggered by", last ? `model ${last.slot}` : "–"],
+      ["aggregated at", last ? format.seconds(last.time) : "–"], ["triggered by", last ? `model ${last.slot}` : "–", "the model whose cycle was complete"],
     ];
   }
 

@@ -186,10 +186,11 @@ function padded(low, high) {
 }
 
 /** A chart of bars without axes, with the numbers as text for everyone who cannot see it. */
-export function bars(values, { label, name = (place) => String(place), format = String, most = null } = {}) {
+export function bars(values, { label, name = (place) => String(place), tick = name, format = String, most = null } = {}) {
+  const every = Math.ceil(values.length / 12);
   const top = most ?? Math.max(1e-12, ...values.map((value) => value ?? 0));
   return el("ol", { class: "bars", "aria-label": label }, values.map((value, place) =>
     el("li", { title: `${name(place)}: ${format(value)}` },
       el("span", { class: "space" }, el("span", { class: "bar", style: { height: `${Math.max(value ? 1 : 0, (100 * (value ?? 0)) / top)}%` } })),
-      el("span", { class: "tick" }, name(place)))));
+      el("span", { class: "tick" }, place % every ? "" : tick(place)))));
 }

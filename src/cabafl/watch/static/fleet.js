@@ -32,24 +32,24 @@ export class FleetTab {
     this.counts = el("div");
     this.panel = new DevicePanel(page, () => this.select(-1));
     this.timeline = new Timeline((device) => this.grid.select(device));
-    this.hint = card("", el("p", { class: "quiet" }, "Click a device or a job to see more of it. Ctrl and the wheel, or + and −, change the size of the cells."));
+    this.hint = el("p", { class: "quiet" }, "Click a device or a job to see more of it. Ctrl and the wheel, or + and −, change the size of the cells.");
     this.total = el("span", { class: "quiet" });
     this.trained = el("h2");
     const rows = this.rowChoice = choice("Rows", [["device", "By device"], ["slot", "By model"]], this.rows, (value) => { this.rows = value; page.tabRefresher.ask(); });
     const span = dropdown("Last", [["0", "ten jobs' time"], ["0.05", "5 % of the run"], ["0.25", "quarter of the run"], ["1", "whole run"]], "0", (value) => { this.span = Number(value); page.tabRefresher.ask(); });
     this.host = el("div", {},
       el("div", { class: "row controls" }, modes, order, zoom(-1, "−", "Smaller cells"), zoom(1, "+", "Larger cells")),
-      el("div", { class: "fleet-parts" },
-        el("div", {}, card("", this.grid.surface.host, this.legend),
+      this.parts = el("div", { class: "fleet-parts" },
+        el("div", {}, card("", this.grid.surface.host, this.legend, this.hint),
           el("section", { class: "card" }, el("div", { class: "row" }, this.trained, this.total, el("span", { class: "grow" }), rows, span), this.timeline.surface.host)),
-        el("div", { class: "side" }, this.hint, this.panel.host, this.counts)));
+        el("div", { class: "side" }, this.panel.host, this.counts)));
     this.offTheme = onTheme(() => this.#drawGrid());
   }
 
   select(device) {
     if (device < 0) { this.grid.selected = -1; this.grid.surface.ask(); }
     this.panel.show(device);
-    this.hint.hidden = device >= 0;
+    this.#drawSide();
   }
 
   dropped() {
@@ -151,11 +151,16 @@ export class FleetTab {
     return Uint32Array.from(key, (_, i) => i).sort((a, b) => sign * (key[a] - key[b]) || a - b);
   }
 
+  #drawSide() {
+    this.parts.classList.toggle("beside", this.panel.device >= 0 || Boolean(this.header?.tiers.length));
+  }
+
   #drawCounts() {
     const { header } = this, text = JSON.stringify([header.by_tier, header.states, header.tiers]);
     if (text === this.countText) return;
     this.countText = text;
     this.counts.hidden = !header.tiers.length;
+    this.#drawSide();
     this.counts.replaceChildren(card("Devices", table(["Tier", ...header.states], header.tiers.map((name, i) => [name, ...(header.by_tier[i] ?? []).map(format.count)]))));
   }
 }

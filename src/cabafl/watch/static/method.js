@@ -64,7 +64,7 @@ class GenericView {
     const per = found.per_version, mean = per.length ? per.reduce((a, b) => a + b, 0) / per.length : null;
     return [
       ["method", found.name ?? "–"], ["version", format.count(found.version)], ["buffered", format.count(found.since_published.uploads), "uploads since the last publication"],
-      ["uploads per version", format.number(mean), `mean of the last ${per.length} versions`],
+      ["per version", format.number(mean), `uploads: mean of the last ${per.length} versions`],
       ...found.kinds.map(({ kind, count }) => [kind, format.count(count), "events so far"]),
     ];
   }
@@ -93,7 +93,7 @@ class GenericView {
     const plain = Object.fromEntries(Object.entries(event).filter(([name]) => !drawn.some(([other]) => other === name)));
     this.published.replaceChildren(el("p", {}, `At ${format.seconds(event.time)}: ${fieldsOf(plain)}`), ...drawn.flatMap(([name, values]) => [
       el("h3", {}, name),
-      bars(values, { label: name, name: (i) => (devices.length === values.length ? `device ${devices[i]}` : String(i)), format: format.number }),
+      bars(values, { label: name, name: (i) => (devices.length === values.length ? `device ${devices[i]}` : String(i)), tick: (i) => String(devices.length === values.length ? devices[i] : i), format: format.number }),
     ]));
   }
 

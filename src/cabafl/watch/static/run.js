@@ -16,7 +16,7 @@ import { SettingsTab } from "./settings.js";
 
 const TABS = [["", "Curves", CurvesTab], ["fleet", "Fleet", FleetTab], ["method", "Method", MethodTab], ["events", "Events", EventsTab], ["settings", "Settings", SettingsTab]];
 const GONE = "This run's folder is gone. The page shows what it knew, and goes on if the folder comes back.";
-const REWOUND = "This run was rewound, truncated or replaced; everything was loaded again.";
+const REWOUND = "This run was rewound, truncated or replaced, or the server was started again; everything was loaded anew.";
 
 export class RunPage {
   constructor(host, id, rest, query) {
@@ -71,6 +71,7 @@ export class RunPage {
     this.clock.close();
     this.refresher.stop();
     this.tabRefresher.stop();
+    this.atRefresher?.stop();
     this.tab?.close();
     withdraw(GONE);
   }

@@ -7,7 +7,7 @@ import * as format from "./format.js";
 import { seriesColour } from "./look.js";
 
 const POINTS = 1500, MOST_GROUPS = 8;
-const DULL = new Set(["slot", "device", "version", "rank", "length", "job"]); // not the first choice
+const DULL = new Set(["slot", "device", "version", "rank", "length", "job", "trained"]); // not the first choice
 
 export class SeriesChart {
   constructor(page) {
