@@ -56,12 +56,12 @@ class Moment:
     @cached_property
     def uploaded(self) -> Array:
         """Jobs whose upload had arrived."""
-        return self.ended & (self["outcome"] == UPLOADED)
+        return np.asarray(self.ended & (self["outcome"] == UPLOADED))
 
     @cached_property
     def failed(self) -> Array:
         """Jobs that were lost."""
-        return self.ended & (self["outcome"] > UPLOADED)
+        return np.asarray(self.ended & (self["outcome"] > UPLOADED))
 
     @property
     def in_flight(self) -> int:
