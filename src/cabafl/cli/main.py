@@ -9,7 +9,22 @@ from typing import Annotated
 
 import typer
 
-from cabafl.cli import bench, compare, config, data, deploy, finish, lists, observe, report, reproduce, run, sweep, tune
+from cabafl.cli import (
+    bench,
+    compare,
+    config,
+    data,
+    deploy,
+    finish,
+    lists,
+    observe,
+    report,
+    reproduce,
+    run,
+    sweep,
+    tune,
+    watch,
+)
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
 from cabafl.processes.lifeline import PARENT, die_with_parent
@@ -47,6 +62,7 @@ app.command("tune")(tune.tune)
 app.command("ablate")(compare.ablate)
 app.command("observe")(observe.observe)
 app.command("report")(report.report)
+app.command("watch")(watch.watch)
 app.command("reproduce")(reproduce.reproduce)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)

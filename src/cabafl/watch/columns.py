@@ -21,6 +21,10 @@ class Columns:
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name][: self.length]
 
+    def get(self, name: str) -> Array | None:
+        """A column; None if there is none of this name."""
+        return self[name] if name in self._arrays else None
+
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
 

@@ -161,7 +161,8 @@ class RunFacts:
         else:
             compute, radio, _ = fleet_power(section)
         on_air = np.minimum(link, seconds)
-        return np.maximum(seconds - on_air - section.extra_latency, 0.0) * compute + on_air * radio
+        computing: Array = np.maximum(seconds - on_air - section.extra_latency, 0.0)
+        return np.asarray(computing * compute + on_air * radio)
 
     @cached_property
     def faults(self) -> Faults | None:

@@ -1,6 +1,6 @@
 """What the page shows of the devices of a run. All functions are called with the run's lock held."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class FleetView:
         moment, facts = self.moment, self.run.facts
         states, tiers = self._states(), tier_codes(facts.tier_of, moment.devices)
         selections = moment.count()
-        wanted = {
+        wanted: dict[str, Callable[[], Array]] = {
             "state": lambda: states,
             "tier": lambda: tiers,
             "slot": lambda: moment.now("slot", -1),

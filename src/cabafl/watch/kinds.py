@@ -48,7 +48,7 @@ class KindLog:
 
     def values(self, name: str) -> Array | None:
         """The column of a field; None if it has none."""
-        return self._columns[name] if name in self._columns else None
+        return self._columns.get(name)
 
     def upto(self, time: float) -> int:
         """How many events happened up to a time."""
@@ -60,7 +60,7 @@ def _kind(value: object) -> str:
         return "flag"
     if isinstance(value, int | float):
         return "number"
-    return {str: "text", list: "list"}.get(type(value), "other")
+    return "text" if isinstance(value, str) else "list" if isinstance(value, list) else "other"
 
 
 def _column(events: Sequence[dict[str, Any]], name: str) -> Array:

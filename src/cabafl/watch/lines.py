@@ -68,7 +68,10 @@ def _all_at_once(content: bytes) -> list[Event]:
 
 
 def _times(events: list[Event]) -> Array:
-    return np.fromiter(map(itemgetter("time"), events), np.float64, len(events))
+    times = np.fromiter(map(itemgetter("time"), events), np.float64, len(events))
+    if not np.isfinite(times).all():
+        raise ValueError("an event without a time")
+    return times
 
 
 def _grouped(events: list[Event]) -> dict[str, list[int]]:

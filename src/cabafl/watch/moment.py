@@ -46,22 +46,22 @@ class Moment:
     @cached_property
     def known(self) -> Array:
         """Jobs whose dispatch could be read."""
-        return self["device"] >= 0
+        return np.asarray(self["device"] >= 0)
 
     @cached_property
     def ended(self) -> Array:
         """Jobs that had ended."""
-        return (self["outcome"] != UNDER_WAY) & (self["end"] <= self.time)
+        return np.asarray((self["outcome"] != UNDER_WAY) & (self["end"] <= self.time))
 
     @cached_property
     def uploaded(self) -> Array:
         """Jobs whose upload had arrived."""
-        return self.ended & (self["outcome"] == UPLOADED)
+        return np.asarray(self.ended & (self["outcome"] == UPLOADED))
 
     @cached_property
     def failed(self) -> Array:
         """Jobs that were lost."""
-        return self.ended & (self["outcome"] > UPLOADED)
+        return np.asarray(self.ended & (self["outcome"] > UPLOADED))
 
     @property
     def in_flight(self) -> int:
@@ -149,9 +149,7 @@ def tier_codes(tiers: Array, devices: int) -> Array:
 def packed(header: dict[str, Any], arrays: dict[str, Array], fields: Collection[str]) -> bytes:
     """Header and arrays as one answer; see docs/watch-api.md."""
     chosen = {name: arrays[name].astype(f"<{kind}") for name, kind in _TYPES.items() if name in fields}
-    listed = [
-        {"name": name, "type": _TYPES[name], "offset": 0, "length": len(array)} for name, array in chosen.items()
-    ]
+    listed = [{"name": name, "type": _TYPES[name], "offset": 0, "length": len(array)} for name, array in chosen.items()]
     # The header's own length depends on the offsets in it: room for the longest of them.
     room = len(json.dumps(header | {"arrays": listed})) + 20 * len(listed)
     start = -(-(4 + room) // 8) * 8

@@ -93,7 +93,9 @@ class Place:
         gone."""
         try:
             with self._folder() as folder, os.scandir(folder) as entries:
-                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if not entry.is_symlink()]
+                found = [
+                    (entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if not entry.is_symlink()
+                ]
         except OSError:
             return []
         return sorted(found)

@@ -90,7 +90,7 @@ class Shelf:
 
     def _give_up_some(self) -> None:
         total = sum(run.index.nbytes for run in list(self.runs.values()))
-        for run in sorted(list(self.runs.values()), key=lambda run: run.asked)[:-1]:
+        for run in sorted(self.runs.values(), key=lambda run: run.asked)[:-1]:
             if total <= INDEX_BYTES:
                 return
             if run.index.events and run.state not in ("running", "stalled"):
@@ -110,7 +110,7 @@ class Shelf:
         self.truncated = False
         for root in self.roots:
             for place, names in self._folders(root):
-                if EXPERIMENT in names and EVENTS in names and place.id not in self.runs:
+                if names.issuperset((EXPERIMENT, EVENTS)) and place.id not in self.runs:
                     self.runs[place.id] = WatchedRun(place)
                 if SETTINGS in names and place.id not in self.fleets:
                     self.fleets[place.id] = WatchedFleet(place)
@@ -127,10 +127,16 @@ class Shelf:
             found = place.names()
             files = {name for name, folder in found if not folder}
             yield place, files
-            if EXPERIMENT in files and EVENTS in files or len(place.parts) >= DEEPEST:
+            if files.issuperset((EXPERIMENT, EVENTS)) or len(place.parts) >= DEEPEST:
                 continue
             inner = [name for name, folder in found if folder and name[:1] != "." and name not in SKIPPED]
             waiting += [place.below(name) for name in reversed(inner)]
+
+    def search_fleets(self) -> list[Place]:
+        """The fleet folders there are now."""
+        if not self.fleets:
+            self._search()
+        return [fleet.place for fleet in self.fleets.values()]
 
     def fleet_of(self, run: WatchedRun) -> WatchedFleet | None:
         """The fleet whose server last worked on a run."""

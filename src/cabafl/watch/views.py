@@ -105,7 +105,9 @@ def _share(times: Array, edges: Array, weights: Array | None = None) -> Array:
     return counts if weights is not None else counts.astype(np.int64)
 
 
-def events(run: WatchedRun, kinds: list[str], before: int | None, limit: int, time: float | None = None) -> dict[str, Any]:
+def events(
+    run: WatchedRun, kinds: list[str], before: int | None, limit: int, time: float | None = None
+) -> dict[str, Any]:
     """Events as they were recorded, newest first."""
     logs = {kind: log for kind, log in run.index.kinds.items() if kind not in UNLISTED and (not kinds or kind in kinds)}
     numbers, places = [], []
@@ -128,9 +130,7 @@ def events(run: WatchedRun, kinds: list[str], before: int | None, limit: int, ti
     }
 
 
-def read_event(
-    run: WatchedRun, number: int, offset: int, size: int, longest: int = LONGEST_LIST
-) -> Event | None:
+def read_event(run: WatchedRun, number: int, offset: int, size: int, longest: int = LONGEST_LIST) -> Event | None:
     """An event again, from the file; None if it is gone. Long lists are cut off."""
     event = parse_line(run.event_bytes(offset, size))
     if event is None:

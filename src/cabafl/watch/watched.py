@@ -5,9 +5,9 @@ import threading
 import time
 from typing import Any, Literal
 
+from cabafl.fleet import Faults
 from cabafl.recording.folder import ENVIRONMENT, EVENTS, EXPERIMENT, SUMMARY
 from cabafl.recording.version_0_1 import translate_summary
-from cabafl.fleet import Faults
 from cabafl.watch.absences import Absences
 from cabafl.watch.evaluations import Evaluations
 from cabafl.watch.facts import RunFacts, read_json
@@ -211,6 +211,11 @@ class WatchedRun:
             left = elapsed * (1.0 - progress) / progress
         return left
 
+    def _in_flight(self, read: bool) -> int | None:
+        if self.state not in ("running", "stalled"):
+            return 0
+        return self.index.jobs.in_flight if read else None
+
     def row(self) -> dict[str, Any]:
         """The run in the overview."""
         with self.lock:
@@ -233,7 +238,7 @@ class WatchedRun:
                 "version": int(rows.last("version") or 0),
                 "uploads": self._counted("upload", "uploads"),
                 "lost": sum(self.losses.values()),
-                "in_flight": self.index.jobs.in_flight if read else None,
+                "in_flight": self._in_flight(read),
                 "transfers": int(rows.last("transfers") or 0),
                 "bytes": int(rows.last("bytes") or 0),
                 "joules": rows.last("joules"),
