@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from cabafl.config import load_experiment
 from cabafl.lifecycle.simulate import simulate
 from tests.runs import settings
 from tests.watch.site import Visit, visit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -32,4 +36,13 @@ def run(finished: Path, tmp_path: Path) -> Path:
 def visited(run: Path) -> Iterator[Visit]:
     """A server that watches the copy, on loopback."""
     with visit([run.parent]) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    """One browser for all tests of the page."""
+    from tests.watch.browser import chromium
+
+    with chromium() as found:
         yield found

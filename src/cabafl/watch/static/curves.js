@@ -8,7 +8,7 @@ import { live } from "./live.js";
 import { recall, remember, seriesColour, seriesDash } from "./look.js";
 
 const MOST_APPENDED = 4000; // points after which a curve is loaded, and thinned out, again
-const COST = new Set(["time", "wall", "version", "transfers", "bytes", "joules", "downloads", "uploads", "value", "loss", "averaged_value", "averaged_loss"]);
+const COST = new Set(["feature_downloads", "time", "wall", "version", "transfers", "bytes", "joules", "downloads", "uploads", "value", "loss", "averaged_value", "averaged_loss"]);
 
 const AXES = { // column, how to write it
   time: { text: "Virtual time", format: format.count, label: "virtual time in seconds" },

@@ -11,7 +11,7 @@ import { address } from "./route.js";
 const EVERY = 2000; // milliseconds between two looks
 const MOST_ROWS = 200;
 const GONE = "This fleet's folder is gone. The page shows what it knew.";
-const HEADS = ["Device", "State", "Job", "Samples", "Last seen", "Jobs", "Faults", "Cut", ""];
+const HEADS = ["Device", "State", "Job", "Samples", "Last seen", "Jobs", "Faults", "Clipped", ""];
 const FILTERS = [["all", "All"], ["online", "Connected"], ["away", "Away"], ["faulty", "With faults"], ["removed", "Shut out"]];
 const SORTS = { device: (row) => row.device, seen: (row) => row.seen ?? -1, faults: (row) => -(row.faults ?? 0), jobs: (row) => -(row.jobs ?? 0) };
 
@@ -104,12 +104,13 @@ export class FleetPage {
   }
 
   #row(row) {
-    const state = row.removed ? "shut out" : row.declined ? `declines: ${row.declined}` : row.online ? (row.job === null ? "connected" : "works") : "away";
-    const kind = row.removed ? "removed" : row.online ? "online" : "away";
-    return el("tr", { class: kind },
-      el("td", {}, String(row.device)), el("td", {}, el("span", { class: `dot ${row.online && !row.removed ? "on" : ""}` }), " ", state),
+    const online = row.online && !row.removed && this.found.running;
+    const present = this.found.running ? (row.job === null ? "connected" : "works") : "was connected";
+    const state = row.removed ? "shut out" : row.declined ? `declines: ${row.declined}` : row.online ? present : "away";
+    return el("tr", {},
+      el("td", {}, String(row.device)), el("td", {}, el("span", { class: `dot ${online ? "on" : ""}` }), " ", state),
       el("td", {}, row.job === null || row.job === undefined ? "–" : `job ${row.job}, model ${row.slot}`), el("td", {}, format.count(row.samples)),
-      el("td", { title: format.date(row.seen) }, row.online ? "now" : format.ago(row.seen)), el("td", {}, format.count(row.jobs)),
+      el("td", { title: format.date(row.seen) }, online ? "now" : format.ago(row.seen)), el("td", {}, format.count(row.jobs)),
       el("td", { class: row.faults ? "problem" : "" }, format.count(row.faults)), el("td", {}, format.count(row.clipped)),
       el("td", {}, row.removed ? "" : el("button", { type: "button", class: "small", "data-device": row.device, disabled: !this.found.actions.remove, onclick: () => this.#remove(row.device) }, "Shut out …")));
   }

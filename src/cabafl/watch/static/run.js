@@ -156,9 +156,9 @@ export class RunPage {
     document.title = `${run.name ?? "Run"} · CaBaFL watch`;
     this.state.set(this.gone ? "failed" : run.state ?? "stalled", run.detail);
     this.state.hidden = !run.state;
-    say(this.about, [run.method, run.dataset, run.model, run.seed === undefined ? null : `seed ${run.seed}`,
+    say(this.about, [run.method, run.dataset, run.model, run.seed === undefined || run.seed === null ? null : `seed ${run.seed}`,
       run.devices ? `${format.count(run.devices)} devices` : null, run.slots ? `${format.count(run.slots)} at the same time` : null,
-      run.started ? `started ${format.date(run.started)}` : null].filter((part) => part !== null && part !== undefined).join(" · "));
+      run.started ? `started ${format.date(run.started)}` : null].filter(Boolean).join(" · "));
     say(this.detail, this.gone ? "" : run.detail ?? "");
     this.bar.set(run.progress ?? null);
     say(this.left, run.state === "running" && run.left !== null ? `${format.percent(run.progress)}, ${format.duration(run.left)} left` : format.percent(run.progress));
