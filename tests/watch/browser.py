@@ -90,8 +90,7 @@ class Tab:
 @contextmanager
 def tab(browser: Browser, dark: bool = False, width: int = 1280, height: int = 900) -> Iterator[Tab]:
     """A page with an empty memory; nothing may go wrong in it."""
-    scheme = "dark" if dark else "light"
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
+    context = browser.new_context(color_scheme="dark" if dark else "light", viewport={"width": width, "height": height})
     context.set_default_timeout(PATIENCE)
     found = Tab(context.new_page())
     found.page.on("pageerror", lambda error: found.wrong.append(str(error)))

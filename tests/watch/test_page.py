@@ -53,7 +53,9 @@ def test_the_overview_lists_filters_sorts_and_overlays(browser: Browser, finishe
             expect(rows).to_have_count(3)
             expect(rows.first).to_contain_text("gamma")
             expect(rows.first.locator(".badge")).to_have_text("running")
-            assert rows.first.locator(".badge path").get_attribute("d") != rows.nth(1).locator(".badge path").get_attribute("d")
+            assert rows.first.locator(".badge path").get_attribute("d") != rows.nth(1).locator(
+                ".badge path"
+            ).get_attribute("d")
             expect(rows.nth(1)).to_contain_text("accuracy")
             assert len(rows.nth(1).locator(".spark path").get_attribute("d") or "") > 50
         expect(page.locator(".badge.failed")).to_have_count(1)  # nobody works on it any more
