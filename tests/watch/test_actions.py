@@ -4,13 +4,12 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="needs starlette: pip install 'cabafl[watch]'")
 pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cabafl[deploy]'")
-
-from httpx import Response
 
 from cabafl.deployment.folder.layout import FleetFolder, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
@@ -67,7 +66,7 @@ class Server:
                 self._box.answer(command, *self.obey(self._box, command))
 
 
-def act(visited: Visit, what: str) -> Response:
+def act(visited: Visit, what: str) -> Any:
     [fleet] = visited.site.shelf.fleets
     headers = {"X-CSRF-Token": visited.log_in()}
     return visited.client.post(f"/api/fleets/{fleet}/{what}", json={"confirm": True}, headers=headers)

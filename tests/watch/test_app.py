@@ -185,7 +185,7 @@ def test_a_run_that_is_not_there(visited: Visit, name: str) -> None:
 def test_names_are_text(tmp_path: Path) -> None:
     """In JSON nothing is markup; a line break in a name begins no second event of the stream."""
     name = NASTY.replace("/", "") + "\nevent: runs"
-    settings = f'seed = 1\n[method]\nname = {json.dumps(NASTY)}\n[data]\ndataset = {json.dumps(NASTY)}\n'
+    settings = f"seed = 1\n[method]\nname = {json.dumps(NASTY)}\n[data]\ndataset = {json.dumps(NASTY)}\n"
     folder = make_run(tmp_path / name, {"time": 1.0, "event": NASTY, NASTY: NASTY, "x": "\udc80"}, settings=settings)
     append(folder / "events.jsonl", '{"time":2.0,"event":"own","text":"\\ud800"}')
     with visit([tmp_path]) as visited:

@@ -114,7 +114,8 @@ def test_with_encryption_the_cookie_is_for_encrypted_connections(public: Visit) 
 
 
 @pytest.mark.parametrize(
-    "target", ["https://evil.example/", "//evil.example", "/\\evil", "javascript:alert(1)", "evil", "", "/a\nb", "/login"]
+    "target",
+    ["https://evil.example/", "//evil.example", "/\\evil", "javascript:alert(1)", "evil", "", "/a\nb", "/login"],
 )
 def test_a_log_in_leads_to_no_other_site(public: Visit, target: str) -> None:
     assert local_path(target) == "/"
@@ -179,7 +180,9 @@ def test_a_limit_ends_and_counts_all_addresses(monkeypatch: pytest.MonkeyPatch) 
 # Other sites
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8642", "localhost.evil.example", "1.2.3.4", "", "[::2]"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8642", "localhost.evil.example", "1.2.3.4", "", "[::2]"]
+)
 def test_another_name_for_this_machine_is_refused_on_loopback(visited: Visit, host: str) -> None:
     """A page of another site that lets its name point to 127.0.0.1 cannot read anything."""
     response = visited.client.get("/api/runs", headers={"Host": host})

@@ -79,9 +79,13 @@ def test_devices_are_away_when_the_engine_says_so(tmp_path: Path, monkeypatch: p
             seen.append((engines[0].now, set(engines[0].away)))
 
     monkeypatch.setattr(VirtualEngine, "start", remember)
-    simulate(load_experiment(None, settings("fedasync", "fleet.faults.present_seconds=20", "run.workers=0")), tmp_path / "run", listen)
+    simulate(
+        load_experiment(None, settings("fedasync", "fleet.faults.present_seconds=20", "run.workers=0")),
+        tmp_path / "run",
+        listen,
+    )
     run = watched(tmp_path / "run")
-    last = {time: away for time, away in seen}  # after the last event of each time
+    last = dict(seen)  # after the last event of each time
     assert any(last.values())
     for time, away in list(last.items())[5::7]:
         _, arrays = unpacked(FleetView(run, time, None).packed(["state"]))

@@ -152,7 +152,9 @@ def test_the_root_itself_is_deleted(visited: Visit, run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["experiment.toml", "environment.json", "metrics.csv", "events.jsonl", "summary.json"])
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[[[[", b"{}", b'{"clock": 7, "started": [], "metric": 3}\n'])
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe\x00", b"[[[[", b"{}", b'{"clock": 7, "started": [], "metric": 3}\n']
+)
 def test_damaged_files_are_shown_as_far_as_they_go(visited: Visit, run: Path, name: str, content: bytes) -> None:
     (run / name).write_bytes(content)
     assert len(visited.runs()) == 1
