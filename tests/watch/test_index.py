@@ -1,5 +1,6 @@
 """The index of an event log has the figures of the events in it, however they arrive."""
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -17,7 +18,7 @@ def indexed(content: bytes, cuts: list[int] | None = None) -> EventIndex:
     """The index of a log that arrives in pieces, cut after the given numbers of lines."""
     index, lines, position = EventIndex(), content.splitlines(keepends=True), 0
     bounds = [0, *(cuts or []), len(lines)]
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in itertools.pairwise(bounds):
         piece = b"".join(lines[first:last])
         if piece:
             index.take(piece, position)

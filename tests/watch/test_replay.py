@@ -79,9 +79,13 @@ def test_devices_are_away_when_the_engine_says_so(tmp_path: Path, monkeypatch: p
             seen.append((engines[0].now, set(engines[0].away)))
 
     monkeypatch.setattr(VirtualEngine, "start", remember)
-    simulate(load_experiment(None, settings("fedasync", "fleet.faults.present_seconds=20")), tmp_path / "run", listen)
+    simulate(
+        load_experiment(None, settings("fedasync", "fleet.faults.present_seconds=20", "run.workers=0")),
+        tmp_path / "run",
+        listen,
+    )
     run = watched(tmp_path / "run")
-    last = {time: away for time, away in seen}  # after the last event of each time
+    last = dict(seen)  # after the last event of each time
     assert any(last.values())
     for time, away in list(last.items())[5::7]:
         _, arrays = unpacked(FleetView(run, time, None).packed(["state"]))
@@ -126,7 +130,7 @@ def expected_reason(event: dict[str, object]) -> str:
 
 def test_settings_that_tune_themselves_are_those_of_the_time(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    simulate(load_experiment(None, settings("cabafl", *AUTO)), folder)
+    simulate(load_experiment(None, settings("cabafl", *AUTO, "run.workers=0")), folder)
     run = watched(folder)
     lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     tuned = [event for event in lines if event["event"] == "auto" and event["setting"] == "k"]
@@ -139,7 +143,7 @@ def test_settings_that_tune_themselves_are_those_of_the_time(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedbuff", "fedat", "gitfl", "evenkeel"])
 def test_every_method_has_a_page(tmp_path: Path, method: str) -> None:
-    simulate(load_experiment(None, settings(method)), tmp_path / "run")
+    simulate(load_experiment(None, settings(method, "run.workers=0")), tmp_path / "run")
     run, plain = watched(tmp_path / "run"), replay_versions(tmp_path / "run")
     page = MethodView(run, None).page()
     assert page["page"] == "generic"
@@ -164,10 +168,10 @@ def replay_versions(folder: Path) -> list[int]:
 def test_energy_of_the_devices_is_that_of_the_run(tmp_path: Path) -> None:
     """Of jobs alone, by a method that collects nothing, and with tiers of different power."""
     more = ["fleet.tiers=config1", "fleet.tier_compute_watts={ low = 3.0 }"]
-    plain = ["data.dataset=synthetic", "data.devices=20", "model.name=mlp", "method.name=fedasync", "run.virtual_time=200"]
+    plain = ["data.dataset=synthetic", "data.devices=20", "model.name=mlp", "method.name=fedasync"]
     for number, words in enumerate([[], more, ["fleet.bandwidth_mbps=5"], ["fleet.extra_latency=3"]]):
         folder = tmp_path / str(number)
-        simulate(load_experiment(None, [*plain, *words]), folder)
+        simulate(load_experiment(None, [*plain, "run.virtual_time=200", "run.workers=0", *words]), folder)
         run = watched(folder)
         header, arrays = unpacked(FleetView(run, None, None).packed(FIELDS))
         total = run.evaluations.last("joules")

@@ -101,7 +101,7 @@ class Evaluations:
         if seconds is not None and (not self.seen or self.seen[-1][0] < length):
             known.append((length - 1, seconds))
         places, at = np.array([place for place, _ in known]), np.array([second for _, second in known])
-        measured = len(self.seen) > 1 and self.seen[0][0] <= 0.1 * length
+        measured = len(self.seen) > 1 and self.seen[0][0] <= max(1.0, 0.1 * length)
         return np.interp(done, done[places], np.maximum.accumulate(at)), "measured" if measured else "estimated"
 
     def columns(self, since: int, points: int, wall: Array) -> dict[str, Array]:

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from cabafl.watch.columns import Array
+from cabafl.watch.columns import Array, Columns
 from cabafl.watch.jobs import OTHER, OUTCOMES, UPLOADED, JobTable
 from cabafl.watch.kinds import KindLog
 from cabafl.watch.lines import Event, Piece, parse
@@ -39,6 +39,7 @@ class EventIndex:
         self.staleness_max: int | None = None
         self.collections: list[tuple[float, bool, int, int]] = []  # time, whether it starts, devices, missing
         self.tuned: list[tuple[float, str, float]] = []  # time, setting, value: settings that tune themselves
+        self.uploads_before = Columns({"uploads": ("i8", 0)})  # one row per publication
         self.events = 0
         self.time = 0.0  # of the last event
         self.damaged = 0  # lines that are not events
@@ -52,6 +53,7 @@ class EventIndex:
         """Adds complete lines, of which the first begins at byte ``start`` of the file."""
         with _no_collector():
             piece = parse(content, start)
+            self._count_before_publications(piece)
             # A job is sent before it ends, so that the order within a piece does not matter.
             for kind in sorted(piece.groups, key=lambda kind: kind != "dispatch"):
                 self._take_kind(kind, piece, piece.groups[kind])
@@ -59,6 +61,12 @@ class EventIndex:
                 self.time = max(self.time, float(piece.time[-1]))
             self.events += len(piece.begin)
             self.damaged += len(piece.begin) - len(piece.events)
+
+    def _count_before_publications(self, piece: Piece) -> None:
+        """How many uploads came before each publication: of equal times the order of the events tells."""
+        published, uploaded = piece.groups.get("publish", ()), piece.groups.get("upload", ())
+        before = self.jobs.uploads + np.searchsorted(np.array(uploaded), np.array(published))
+        self.uploads_before.append(len(published), {"uploads": before})
 
     def _take_kind(self, kind: str, piece: Piece, members: list[int]) -> None:
         group = [piece.events[member] for member in members]
@@ -103,8 +111,7 @@ class EventIndex:
         if len(stale):
             self.staleness_sum += int(stale.sum())
             self.staleness_max = max(self.staleness_max or 0, int(stale.max()))
-        outcome = np.full(len(stale), UPLOADED)
-        self.damaged += bad + self.jobs.end(values["job"], values["time"], outcome, values["staleness"])
+        self.damaged += bad + self.jobs.upload(values["job"], values["time"], values["staleness"])
 
     def _lost(self, group: list[Event]) -> None:
         values, bad = _numbers(group, {"job": "i8", "time": "f8"})

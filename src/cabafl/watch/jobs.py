@@ -23,6 +23,7 @@ class JobTable:
                 "slot": ("i4", -1),
                 "version": ("i4", -1),
                 "staleness": ("i4", -1),
+                "order": ("i4", -1),  # of its upload among all uploads
                 "start": ("f8", _NAN),
                 "due": ("f8", _NAN),
                 "end": ("f8", _NAN),
@@ -31,6 +32,7 @@ class JobTable:
         )
         self.devices = 0  # one more than the highest number seen
         self.slots = 0
+        self.uploads = 0
 
     def __len__(self) -> int:
         return self.rows.length
@@ -65,16 +67,21 @@ class JobTable:
             start[:] = np.maximum.accumulate(np.where(np.isnan(start), -np.inf, start))
             np.maximum(start, 0.0, out=start)
 
-    def end(self, job: Array, time: Array, outcome: Array, staleness: Array | None = None) -> int:
+    def upload(self, job: Array, time: Array, staleness: Array) -> int:
+        """Ends jobs with their uploads, in their order; returns how many there are not."""
+        known = (job >= 0) & (job < self.rows.length)
+        self.rows["order"][job[known]] = self.uploads + known.nonzero()[0]
+        self.rows["staleness"][job[known]] = np.clip(staleness[known], -1, MOST)
+        self.uploads += len(job)
+        return self.end(job, time, np.full(len(job), UPLOADED))
+
+    def end(self, job: Array, time: Array, outcome: Array) -> int:
         """Ends jobs; returns how many there are not."""
         known = (job >= 0) & (job < self.rows.length)
         if not known.all():
             job, time, outcome = job[known], time[known], outcome[known]
-            staleness = None if staleness is None else staleness[known]
         self.rows["end"][job] = time
         self.rows["outcome"][job] = outcome
-        if staleness is not None:
-            self.rows["staleness"][job] = np.clip(staleness, -1, MOST)
         return int((~known).sum())
 
     def report(self, job: Array, joules: Array) -> None:

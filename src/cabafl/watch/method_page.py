@@ -75,25 +75,17 @@ class MethodView:
             self.run, int(rows["number"][place]), int(rows["offset"][place]), int(rows["size"][place]), longest=100_000
         )
 
-    def _publish_time(self, back: int = 1) -> float:
-        """When the last version was published, or one further ``back``."""
-        place = self.versions - back
-        return float(self.published.rows["time"][place]) if place >= 0 else -1.0
-
     def _since_published(self) -> dict[str, Any]:
-        moment = self.moment
-        new = moment.uploaded & (moment["end"] > self._publish_time())
-        places = new.nonzero()[0]
-        order = np.argsort(moment["end"][places], kind="stable")
+        moment, before = self.moment, self.run.index.uploads_before["uploads"]
+        since = int(before[self.versions - 1]) if self.versions else 0
+        places = (moment.uploaded & (moment["order"] >= since)).nonzero()[0]
+        order = np.argsort(moment["order"][places])
         return {"uploads": len(places), "devices": moment["device"][places[order][-MOST_DEVICES:]]}
 
     def _per_version(self) -> Array:
         """Uploads between two publications."""
-        moment, since = self.moment, self._publish_time(LAST_VERSIONS + 1)
-        ends = np.sort(moment["end"][moment.uploaded & (moment["end"] > since)])
-        first = max(0, self.versions - LAST_VERSIONS)
-        times = self.published.rows["time"][first : self.versions]
-        return np.diff(np.searchsorted(ends, times, "right"), prepend=0)
+        before = self.run.index.uploads_before["uploads"][: self.versions]
+        return np.diff(before, prepend=0)[-LAST_VERSIONS:]
 
     def _slots(self) -> dict[str, Any]:
         moment, slots = self.moment, self.slots

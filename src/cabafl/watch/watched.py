@@ -63,8 +63,7 @@ class WatchedRun:
                 self._begin_again()
             self.state, self.detail = self._judge(held, locks.known, now)
             if self.state == "running":
-                uploads = self._counted("upload", "uploads")
-                self.pace.see(Sample(time.monotonic(), uploads, self.index.events, self.progress))
+                self.pace.see(Sample(time.monotonic(), self.uploads, self.index.events, self.progress))
             else:
                 self.pace.forget()
 
@@ -166,14 +165,25 @@ class WatchedRun:
         if self.facts.end:
             shares.append(self.time / self.facts.end)
         if (most := self.facts.number("run.max_dispatches")) is not None:
-            shares.append(self._counted("dispatch", "downloads") / most)
+            shares.append(self.dispatches / most)
         return min(1.0, max(shares)) if shares else None
 
-    def _counted(self, kind: str, column: str) -> int:
-        """From the event log if all of it was read, else from the last evaluation."""
-        if self.indexed < 1 or not self.index.events:
-            return int(self.evaluations.last(column) or 0)
-        return self.index.counts[kind]
+    @property
+    def _read(self) -> bool:
+        """Whether all of the event log was read; else counts are those of the last evaluation."""
+        return self.indexed == 1 and self.index.events > 0
+
+    @property
+    def dispatches(self) -> int:
+        """Jobs sent."""
+        return self.index.counts["dispatch"] if self._read else int(self.evaluations.last("downloads") or 0)
+
+    @property
+    def uploads(self) -> int:
+        """Models that came back, discarded ones included."""
+        if not self._read:
+            return int(self.evaluations.last("uploads") or 0)
+        return self.index.counts["upload"] + self.index.losses["rejected"] + self.index.losses["stale"]
 
     @property
     def losses(self) -> dict[str, int]:
@@ -199,8 +209,7 @@ class WatchedRun:
         seconds = self.wall_seconds
         if not seconds:
             return None, None
-        events = self.index.events / seconds if self.index.events and self.indexed == 1 else None
-        return self._counted("upload", "uploads") / seconds, events
+        return self.uploads / seconds, self.index.events / seconds if self._read else None
 
     def _left(self) -> float | None:
         progress = self.progress
@@ -211,15 +220,15 @@ class WatchedRun:
             left = elapsed * (1.0 - progress) / progress
         return left
 
-    def _in_flight(self, read: bool) -> int | None:
+    def _in_flight(self) -> int | None:
         if self.state not in ("running", "stalled"):
             return 0
-        return self.index.jobs.in_flight if read else None
+        return self.index.jobs.in_flight if self._read else None
 
     def row(self) -> dict[str, Any]:
         """The run in the overview."""
         with self.lock:
-            rows, read = self.evaluations, self.index.events > 0 and self.indexed == 1
+            rows = self.evaluations
             jobs, events = self._speeds()
             return self.facts.described() | {
                 "id": self.id,
@@ -236,9 +245,9 @@ class WatchedRun:
                 "best": rows.best(self.facts.metric.more_is_better),
                 "loss": rows.last("loss"),
                 "version": int(rows.last("version") or 0),
-                "uploads": self._counted("upload", "uploads"),
+                "uploads": self.uploads,
                 "lost": sum(self.losses.values()),
-                "in_flight": self._in_flight(read),
+                "in_flight": self._in_flight(),
                 "transfers": int(rows.last("transfers") or 0),
                 "bytes": int(rows.last("bytes") or 0),
                 "joules": rows.last("joules"),
