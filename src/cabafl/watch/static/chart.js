@@ -46,8 +46,8 @@ export class LineChart {
     this.offTheme = onTheme(() => this.#build(true));
   }
 
-  set(lines, { x, y, xLabel }) {
-    Object.assign(this, { lines, xFormat: x, yFormat: y, xLabel });
+  set(lines, { x, y, yTick = y, xLabel }) {
+    Object.assign(this, { lines, xFormat: x, yFormat: y, yTick, xLabel });
     this.data = uPlot.join(lines.length ? lines.map((line) => cleaned(line.x, line.y)) : [[[], []]]);
     this.empty.hidden = this.data[0].length > 0;
     this.canvas.hidden = !this.empty.hidden;
@@ -124,8 +124,8 @@ export class LineChart {
       },
       scales: { x: { time: false }, y: { range: (_, low, high) => padded(this.zero ? Math.min(0, low ?? 0) : low, high) } },
       axes: [
-        { ...axis, label: this.xLabel, labelFont: font(), labelSize: 18, size: 34, values: values(this.xFormat), space: 70 },
-        { ...axis, values: values(this.yFormat), size: 58 },
+        { ...axis, label: this.xLabel, labelFont: font(), labelSize: 18, size: 34, values: values((value) => this.xFormat(value)), space: 70 },
+        { ...axis, values: values((value) => this.yTick(value)), size: 58 },
       ],
       series: [{}, ...series],
       hooks: {

@@ -126,7 +126,7 @@ export class CurvesView {
     const clock = live.runs.get(first.id)?.clock;
     const xLabel = this.axis === "time" && clock === "wall" ? "time in seconds" : axis.label;
     this.axes.querySelector("button").textContent = clock === "wall" ? "Time" : "Virtual time";
-    this.metric.set(this.#lines(this.column, labels), { x: axis.format, y: (value) => format.metric(value, about), xLabel });
+    this.metric.set(this.#lines(this.column, labels), { x: axis.format, y: (value) => format.metric(value, about), yTick: (value) => format.metricTick(value, about), xLabel });
     this.loss.set(this.#lines("loss", labels), { x: axis.format, y: format.number, xLabel });
     this.hint.textContent = this.axis === "wall" && this.curves.some(({ wall }) => wall === "estimated")
       ? "Wall times of runs that were not watched while they ran are estimated from their length." : "";

@@ -59,6 +59,11 @@ export function metric(value, about) {
   return about?.percent ? percent(value, 1) : number(value);
 }
 
+/** The same on an axis: no more digits than needed. */
+export function metricTick(value, about) {
+  return about?.percent ? `${Number((100 * value).toFixed(2))} %` : number(value);
+}
+
 /** A rate per second. */
 export const rate = (value) => (known(value) ? `${number(Number(value.toPrecision(3)))} /s` : NONE);
 

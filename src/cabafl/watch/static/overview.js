@@ -42,7 +42,7 @@ class Row {
       el("td", { "data-head": "Method", class: "pair" }, texts.method, " ", texts.seed),
       el("td", { "data-head": "Data", class: "pair" }, texts.dataset, " ", texts.model),
       el("td", { class: "share" }, this.bar, texts.share),
-      el("td", { "data-head": "Time left", class: "number" }, texts.left),
+      el("td", { "data-head": "Left", class: "number left" }, texts.left),
       el("td", { class: "number value" }, texts.value, " ", texts.unit),
       el("td", { class: "curve" }, this.spark),
       el("td", { "data-head": "Updated", class: "quiet" }, texts.updated));
@@ -59,6 +59,7 @@ class Row {
     say(texts.seed, run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`);
     say(texts.dataset, run.dataset ?? "–");
     say(texts.model, run.model ?? "");
+    this.line.className = run.state === "running" ? "running" : "";
     this.bar.set(run.progress);
     say(texts.share, format.percent(run.progress));
     say(texts.left, run.state === "running" ? format.duration(run.left) : "–");

@@ -170,10 +170,10 @@ export class RunPage {
     const name = run.metric?.name ?? "metric";
     return [
       [name, format.metric(run.value, run.metric), run.metric?.more_is_better === false ? "less is better" : ""],
-      ...(run.averaged_value === null ? [] : [[`${name}, averaged`, format.metric(run.averaged_value, run.metric)]]),
+      ...(run.averaged_value === null ? [] : [["averaged", format.metric(run.averaged_value, run.metric), `${name} of the averaged model`]]),
       ["best", format.metric(run.best, run.metric)], ["loss", format.number(run.loss)],
       ["version", format.count(run.version)], ["uploads", format.count(run.uploads)], ["in flight", format.count(run.in_flight)],
-      ["lost", format.count(run.lost)], ["jobs", format.rate(run.jobs_per_second), "uploads per real second"],
+      ["lost jobs", format.count(run.lost)], ["jobs", format.rate(run.jobs_per_second), "uploads per real second"],
       ["events", format.rate(run.events_per_second), "events per real second"], ["transfers", format.si(run.transfers)],
       ["bytes", format.si(run.bytes, "B")], ["energy", format.si(run.joules, "J")],
     ];
@@ -184,7 +184,7 @@ export class RunPage {
     const value = this.tab?.valueAt?.(at.time);
     return [
       ["at", format.seconds(at.time)], ...(value === undefined || value === null ? [] : [[run.metric?.name ?? "metric", format.metric(value, run.metric)]]),
-      ["version", format.count(at.version)], ["uploads", format.count(at.uploads)], ["in flight", format.count(at.in_flight)], ["lost", format.count(lost)],
+      ["version", format.count(at.version)], ["uploads", format.count(at.uploads)], ["in flight", format.count(at.in_flight)], ["lost jobs", format.count(lost)],
       ...Object.entries(at.devices).map(([state, number]) => [state, format.count(number), "devices"]),
     ];
   }

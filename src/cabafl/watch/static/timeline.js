@@ -113,13 +113,17 @@ export class Timeline {
       const x = Math.max(GUTTER, this.#x(data.start[job], width)), right = Math.max(x + 1.5, this.#x(this.#end(job), width));
       const lost = data.outcome[job] > 1;
       context.fillStyle = lost ? colour("lost") : seriesColour(other[job]);
-      context.globalAlpha = data.outcome[job] === 0 ? 0.55 : 0.9;
-      context.fillRect(x, y + 2, right - x - 1, lost ? ROW / 2 - 2 : ROW - 4);
+      context.globalAlpha = lost ? 0.2 : data.outcome[job] === 0 ? 0.55 : 0.9;
+      context.fillRect(x, y + 2, right - x - 1, ROW - 4);
       context.globalAlpha = 1;
-      const text = lost ? "lost" : String(other[job]);
-      if (right - x > 8 + 7 * text.length) {
+      if (lost) {
+        context.strokeStyle = colour("lost");
+        context.strokeRect(x + 0.5, y + 2.5, Math.max(0, right - x - 2), ROW - 5);
+      }
+      const text = lost ? `${other[job]} lost` : String(other[job]);
+      if (right - x > 8 + 6.5 * text.length) {
         context.fillStyle = lost ? colour("lost") : colour("card");
-        context.fillText(text, x + 4, y + (lost ? ROW * 0.72 : ROW / 2));
+        context.fillText(text, x + 4, y + ROW / 2);
       }
     }
   }
