@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+
 from playwright.sync_api import Browser, Page, expect
 
 from tests.watch.browser import needs_browser, served, tab

@@ -5,15 +5,19 @@ import time
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cabafl[deploy]'")
+
 from playwright.sync_api import Browser, expect
 
+from cabafl.deployment.folder.layout import FleetSettings
+from cabafl.deployment.folder.provision import make_fleet
 from cabafl.watch.access import FAILURES
-from tests.cli.program import cabafl
 from tests.watch.browser import needs_browser, served, tab
 from tests.watch.site import SECRET, make_run
 
 pytestmark = needs_browser
-pytest.importorskip("cryptography", reason="needs cryptography: pip install 'cabafl[deploy]'")
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">battery</td>"
 DEVICES = 100_000
 LONGEST_FRAME = 200.0  # milliseconds
@@ -24,8 +28,7 @@ TRIES = 4  # the machine may be busy with something else
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fleet of three devices, as its server left it. Tests shut devices out of it."""
     folder = tmp_path_factory.mktemp("fleets") / "fleet"
-    done = cabafl("deploy", "init", str(folder), "--devices", "3", "--ip", "127.0.0.1", cwd=folder.parent)
-    assert done.returncode == 0, done.stderr
+    make_fleet(folder, FleetSettings(ip=("127.0.0.1",)), 3)
     lines: list[dict[str, object]] = [
         {
             **{"device": device, "online": device != 1, "samples": 100, "job": None, "slot": None, "since": None},
