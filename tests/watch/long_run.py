@@ -3,52 +3,59 @@
 import heapq
 import json
 import random
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 SLOTS, K = 10, 10
 
 
-def write_events(file: Path, events: int, devices: int = 100, seed: int = 1) -> None:
-    """At least ``events`` lines."""
-    draw, job, version, length = random.Random(seed), 0, 0, 0
-    trained = [0] * SLOTS
-    queue: list[tuple[float, int, int, int, int]] = []
+class LongRun:
+    """Draws jobs that never end."""
 
-    def dispatch(now: float, slot: int) -> str:
-        nonlocal job
-        device, due = draw.randrange(devices), now + draw.uniform(5, 50)
-        heapq.heappush(queue, (due, job, device, slot, version))
-        job += 1
+    def __init__(self, devices: int, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.devices = devices
+        self.jobs = self.version = self.length = 0
+        self.trained = [0] * SLOTS
+        self.queue: list[tuple[float, int, int, int, int]] = []
+
+    def lines(self) -> Iterator[str]:
+        """Its events."""
+        for slot in range(SLOTS):
+            yield self._sent(0.0, slot)
+        while True:
+            yield from self._upload(*heapq.heappop(self.queue))
+
+    def _sent(self, now: float, slot: int) -> str:
+        device, due, job = self.draw.randrange(self.devices), now + self.draw.uniform(5, 50), self.jobs
+        heapq.heappush(self.queue, (due, job, device, slot, self.version))
+        self.jobs += 1
         return (
-            f'{{"time":{now!r},"event":"dispatch","job":{job - 1},"device":{device},"slot":{slot},'
-            f'"version":{version},"due":{due!r}}}'
+            f'{{"time":{now!r},"event":"dispatch","job":{job},"device":{device},"slot":{slot},'
+            f'"version":{self.version},"due":{due!r}}}'
         )
 
+    def _upload(self, now: float, job: int, device: int, slot: int, sent: int) -> Iterator[str]:
+        draw, begin = self.draw, f'{{"time":{now!r},"event":'
+        self.length += 1
+        self.trained[slot] += 1
+        stale, rank, accepted = self.version - sent, draw.randrange(self.length) + 1, draw.random() < 0.8
+        yield f'{begin}"upload","job":{job},"device":{device},"slot":{slot},"version":{sent},"staleness":{stale}}}'
+        yield (
+            f'{begin}"cache","slot":{slot},"trained":{self.trained[slot]},"similarity":{draw.random()!r},'
+            f'"rank":{rank},"length":{self.length},"accepted":{str(accepted).lower()}}}'
+        )
+        if self.trained[slot] == K:
+            self.version, self.trained[slot] = self.version + 1, 0
+            weights = json.dumps([draw.random() for _ in range(SLOTS)])
+            yield f'{begin}"publish","version":{self.version},"slot":{slot},"weights":{weights}}}'
+        else:
+            yield f'{begin}"select","slot":{slot},"device":1,"candidates":90,"score":{draw.random()!r}}}'
+        yield self._sent(now, slot)
+
+
+def write_events(file: Path, events: int, devices: int = 100, seed: int = 1) -> None:
+    """Writes so many lines."""
     with file.open("w") as log:
-        lines = [dispatch(0.0, slot) for slot in range(SLOTS)]
-        written = 0
-        while written + len(lines) < events:
-            now, number, device, slot, sent = heapq.heappop(queue)
-            stamp, length = f'{{"time":{now!r},"event":', length + 1
-            trained[slot] += 1
-            lines.append(
-                f'{stamp}"upload","job":{number},"device":{device},"slot":{slot},"version":{sent},'
-                f'"staleness":{version - sent}}}'
-            )
-            rank, accepted = draw.randrange(length) + 1, draw.random() < 0.8
-            lines.append(
-                f'{stamp}"cache","slot":{slot},"trained":{trained[slot]},"similarity":{draw.random()!r},"rank":{rank},'
-                f'"length":{length},"accepted":{str(accepted).lower()}}}'
-            )
-            if trained[slot] == K:
-                version, trained[slot] = version + 1, 0
-                weights = json.dumps([draw.random() for _ in range(SLOTS)])
-                lines.append(f'{stamp}"publish","version":{version},"slot":{slot},"weights":{weights}}}')
-            else:
-                lines.append(f'{stamp}"select","slot":{slot},"device":1,"candidates":90,"score":{draw.random()!r}}}')
-            lines.append(dispatch(now, slot))
-            if len(lines) > 20_000:
-                log.write("\n".join(lines) + "\n")
-                written += len(lines)
-                lines.clear()
-        log.write("\n".join(lines) + "\n")
+        log.writelines(f"{line}\n" for line in islice(LongRun(devices, seed).lines(), events))

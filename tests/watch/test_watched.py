@@ -10,7 +10,7 @@ import pytest
 from cabafl.files import lock
 from cabafl.lifecycle.simulate import resume
 from cabafl.watch import watched as module
-from cabafl.watch.pace import Pace, Sample
+from cabafl.watch.pace import Pace, PaceSample
 from tests.watch.site import Visit, age, append, make_run, visit
 
 
@@ -229,10 +229,10 @@ def test_pace() -> None:
     assert pace.rates() == (None, None)
     assert pace.left() is None
     for second in range(100):
-        pace.see(Sample(float(second), 3 * second, 10 * second, second / 200))
+        pace.see(PaceSample(float(second), 3 * second, 10 * second, second / 200))
     assert pace.rates() == (3.0, 10.0)
     assert pace.left() == pytest.approx(101.0)
-    pace.see(Sample(100.0, 0, 0, 0.0))  # rewound
+    pace.see(PaceSample(100.0, 0, 0, 0.0))  # rewound
     assert pace.rates() == (None, None)
 
 

@@ -26,31 +26,39 @@ PASSWORD = "CABAFL_WATCH_PASSWORD"
 Watch = Annotated[bool, typer.Option("--watch", help="Show the run in a browser meanwhile; prints the address.")]
 
 
+Folders = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[DIR]...", help="Folders with runs and fleets at any depth; default: this folder."),
+]
+Host = Annotated[str, typer.Option(help="Address to listen on; any but loopback needs a log-in and encryption.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        help=f"Its first line is the password; else {PASSWORD} in the environment; else a token is printed.",
+    ),
+]
+Certificate = Annotated[
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate, PEM; default: that of a fleet.")
+]
+Key = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key, PEM.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Do not encrypt, also beyond this machine.")]
+MetricsOnly = Annotated[bool, typer.Option("--metrics-only", help="Serve /metrics and nothing else.")]
+
+
 def watch(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[DIR]...", help="Folders with runs and fleets at any depth; default: this folder."),
-    ] = None,
-    port: Annotated[int, typer.Option(help="Port of the page.")] = PORT,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; any but loopback needs a log-in and encryption.")
-    ] = "127.0.0.1",
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    password: Annotated[
-        Path | None,
-        typer.Option(
-            "--password-file",
-            metavar="FILE",
-            help=f"Its first line is the password; else {PASSWORD} in the environment; else a token is printed.",
-        ),
-    ] = None,
-    certificate: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate, PEM; default: that of a fleet.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key, PEM.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Do not encrypt, also beyond this machine.")] = False,
+    folders: Folders = None,
+    port: Annotated[int, typer.Option(help="Port of the page; 0: any.")] = PORT,
+    host: Host = "127.0.0.1",
+    open_page: Open = False,
+    password: PasswordFile = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    insecure: Insecure = False,
+    metrics_only: MetricsOnly = False,
     beside: Annotated[bool, typer.Option("--beside", hidden=True)] = False,
-    metrics_only: Annotated[bool, typer.Option("--metrics-only", help="Serve /metrics and nothing else.")] = False,
 ) -> None:
     """Show runs and fleets in a browser while they go on. Only reads their folders."""
     require_watch("cabafl watch")
@@ -58,10 +66,10 @@ def watch(
     for root in roots:
         if not root.is_dir() and not beside:
             raise UserError(f"{root}: not a folder; accepted: run folders, or folders that contain some")
-    from cabafl.watch.serving import Settings, serve
+    from cabafl.watch.serving import ServerSettings, serve
 
     secret = _password(password)
-    settings = Settings(host, port, beside and not metrics_only, secret, certificate, key, insecure, metrics_only)
+    settings = ServerSettings(host, port, beside and not metrics_only, secret, certificate, key, insecure, metrics_only)
     if beside:
         os.nice(10)  # the run goes first
 
@@ -133,9 +141,9 @@ def exposing_metrics(port: int | None, folders: Sequence[Path]) -> Iterator[None
         yield
         return
     require_watch("--metrics")
-    from cabafl.watch.serving import Settings, listen
+    from cabafl.watch.serving import ServerSettings, listen
 
-    listen(Settings(port=port)).close()  # says now if the port is busy
+    listen(ServerSettings(port=port)).close()  # says now if the port is busy
     with _beside(["--port", str(port), "--metrics-only"], folders):
         yield
 

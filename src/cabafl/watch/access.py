@@ -58,7 +58,7 @@ def _checksum(text: str) -> bytes:
 
 
 @dataclass(frozen=True)
-class Session:
+class LoginSession:
     """One browser that is logged in."""
 
     ends: float  # on the monotonic clock
@@ -70,7 +70,7 @@ class Gate:
 
     def __init__(self, secret: Secret) -> None:
         self._secret = secret
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, LoginSession] = {}
         self._failures: deque[tuple[float, str]] = deque()
         self._lock = threading.Lock()
 
@@ -101,10 +101,10 @@ class Gate:
             self._sessions = {key: value for key, value in self._sessions.items() if value.ends > now}
             while len(self._sessions) >= MOST_SESSIONS:
                 self._sessions.pop(next(iter(self._sessions)))
-            self._sessions[_key(name)] = Session(now + SESSION_SECONDS)
+            self._sessions[_key(name)] = LoginSession(now + SESSION_SECONDS)
         return name
 
-    def session(self, cookie: str) -> Session | None:
+    def session(self, cookie: str) -> LoginSession | None:
         """The session of a cookie; None if there is none, or it has ended."""
         found = self._sessions.get(_key(cookie)) if len(cookie) <= LONGEST_SECRET else None
         return found if found is not None and found.ends > time.monotonic() else None

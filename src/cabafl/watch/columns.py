@@ -1,4 +1,4 @@
-"""Columns of numbers that grow."""
+"""GrowingTable of numbers that grow."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ Array = npt.NDArray[Any]
 _FIRST, _GROWTH = 256, 1.5
 
 
-class Columns:
+class GrowingTable:
     """Arrays of one length, by name. ``fill`` is what a row has that is not given."""
 
     def __init__(self, fill: Mapping[str, tuple[str, float]]) -> None:

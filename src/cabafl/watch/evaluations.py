@@ -3,7 +3,7 @@
 import numpy as np
 
 from cabafl.recording.folder import METRICS
-from cabafl.watch.columns import Array, Columns
+from cabafl.watch.columns import Array, GrowingTable
 from cabafl.watch.places import Place
 from cabafl.watch.tail import Rewound, Tail
 
@@ -22,7 +22,7 @@ class Evaluations:
 
     def _clear(self) -> None:
         self.metric = ""  # the name in the file
-        self.rows = Columns({})
+        self.rows = GrowingTable({})
         self.seen: list[tuple[int, float]] = []  # rows that were there, and the real seconds of the run at that moment
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cabafl.watch.access import Gate, Session
+from cabafl.watch.access import Gate, LoginSession
 from cabafl.watch.login import login_form
 
 LOGIN, API_LOGIN = "/login", "/api/login"
@@ -36,7 +36,7 @@ HEADERS = {
 class Identity:
     """Who asks: a browser that is logged in, a script that sends the secret, or anybody."""
 
-    session: Session | None = None
+    session: LoginSession | None = None
     bearer: bool = False
 
     @property

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from cabafl.watch.columns import Array, Columns
+from cabafl.watch.columns import Array, GrowingTable
 from cabafl.watch.jobs import OTHER, OUTCOMES, UPLOADED, JobTable
 from cabafl.watch.kinds import KindLog
 from cabafl.watch.lines import Event, Piece, parse
@@ -39,7 +39,7 @@ class EventIndex:
         self.staleness_max: int | None = None
         self.collections: list[tuple[float, bool, int, int]] = []  # time, whether it starts, devices, missing
         self.tuned: list[tuple[float, str, float]] = []  # time, setting, value: settings that tune themselves
-        self.uploads_before = Columns({"uploads": ("i8", 0)})  # one row per publication
+        self.uploads_before = GrowingTable({"uploads": ("i8", 0)})  # one row per publication
         self.events = 0
         self.time = 0.0  # of the last event
         self.damaged = 0  # lines that are not events

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cabafl.watch.columns import Array, Columns
+from cabafl.watch.columns import Array, GrowingTable
 
 OUTCOMES = ("under way", "upload", "crash", "left", "timeout", "rejected", "stale", "cancelled", "other")
 UNDER_WAY, UPLOADED, LEFT, OTHER = 0, 1, 3, len(OUTCOMES) - 1
@@ -17,7 +17,7 @@ class JobTable:
     read has device -1."""
 
     def __init__(self) -> None:
-        self.rows = Columns(
+        self.rows = GrowingTable(
             {
                 "device": ("i4", -1),
                 "slot": ("i4", -1),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from cabafl.watch.columns import Array, Columns
+from cabafl.watch.columns import Array, GrowingTable
 
 MOST_FIELDS = 12  # numbers that are kept of each kind
 _PLACES = {"time": ("f8", 0.0), "number": ("i8", 0), "offset": ("i8", 0), "size": ("i4", 0)}
@@ -17,9 +17,9 @@ class KindLog:
     again from the file when it is shown."""
 
     def __init__(self) -> None:
-        self.rows = Columns(_PLACES)
+        self.rows = GrowingTable(_PLACES)
         self.fields: dict[str, str] = {}  # number | flag | text | list | other
-        self._columns = Columns({})
+        self._columns = GrowingTable({})
 
     def __len__(self) -> int:
         return self.rows.length

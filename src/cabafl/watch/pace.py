@@ -7,7 +7,7 @@ REMEMBERED = 300.0  # seconds
 RECENT = 60.0  # seconds
 
 
-class Sample(NamedTuple):
+class PaceSample(NamedTuple):
     """What a run had done at a moment."""
 
     at: float  # seconds of the monotonic clock
@@ -20,9 +20,9 @@ class Pace:
     """The last minutes of a run that goes on."""
 
     def __init__(self) -> None:
-        self._samples: deque[Sample] = deque()
+        self._samples: deque[PaceSample] = deque()
 
-    def see(self, sample: Sample) -> None:
+    def see(self, sample: PaceSample) -> None:
         """Called at every look, whether there was something new or not."""
         if self._samples and sample.uploads < self._samples[-1].uploads:
             self._samples.clear()  # rewound
@@ -50,7 +50,7 @@ class Pace:
         speed = (last.progress - first.progress) / (last.at - first.at)
         return (1.0 - last.progress) / speed if speed > 0 else None
 
-    def _window(self, seconds: float) -> tuple[Sample | None, Sample | None]:
+    def _window(self, seconds: float) -> tuple[PaceSample | None, PaceSample | None]:
         if not self._samples:
             return None, None
         last = self._samples[-1]

@@ -23,7 +23,7 @@ MOST_CONNECTIONS = 400
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """How the server is reached."""
 
     host: str = "127.0.0.1"
@@ -46,7 +46,7 @@ class Opened:
     certificate: Path | None
 
 
-def serve(roots: Sequence[Path], settings: Settings, tell: Callable[[Opened], None]) -> None:
+def serve(roots: Sequence[Path], settings: ServerSettings, tell: Callable[[Opened], None]) -> None:
     """Runs until SIGINT or SIGTERM. Raises `UserError` if the server cannot be reached safely, or at all."""
     shelf = Shelf(roots)
     loopback = is_loopback(settings.host)
@@ -76,12 +76,12 @@ def serve(roots: Sequence[Path], settings: Settings, tell: Callable[[Opened], No
             path = "/metrics" if settings.metrics_only else "/"
             url = f"{scheme}://{bracketed(settings.host)}:{port}{path}"
             opened = Opened(url, token, not loopback, certificate and certificate[0])
-            _Server(config, site, lambda: tell(opened)).run([listener])
+            _PageServer(config, site, lambda: tell(opened)).run([listener])
         finally:
             shelf.close()
 
 
-class _Server(uvicorn.Server):
+class _PageServer(uvicorn.Server):
     """Says when it answers, and ends its streams when it is told to stop."""
 
     def __init__(self, config: uvicorn.Config, site: Site, ready: Callable[[], None]) -> None:
@@ -98,7 +98,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(settings: ServerSettings) -> socket.socket:
     """The socket; raises `UserError` if the address cannot be had."""
     if not 0 <= settings.port <= 65535:
         raise UserError(f"--port = {settings.port}: accepted: 1 to 65535, or 0 for any")
@@ -124,7 +124,7 @@ def listen(settings: Settings) -> socket.socket:
     raise AssertionError("the last port is tried")
 
 
-def _certificate(settings: Settings, shelf: Shelf, loopback: bool) -> tuple[Path, Path] | None:
+def _certificate(settings: ServerSettings, shelf: Shelf, loopback: bool) -> tuple[Path, Path] | None:
     """Certificate and key; None: not encrypted. Beyond this machine that must be said."""
     if (settings.certificate is None) != (settings.key is None):
         raise UserError("--tls-cert, --tls-key: accepted: both or none")

@@ -13,7 +13,7 @@ from cabafl.watch.evaluations import Evaluations
 from cabafl.watch.facts import RunFacts, read_json
 from cabafl.watch.index import EventIndex
 from cabafl.watch.locks import Locks
-from cabafl.watch.pace import Pace, Sample
+from cabafl.watch.pace import Pace, PaceSample
 from cabafl.watch.places import Place
 from cabafl.watch.tail import Rewound, Tail
 
@@ -63,7 +63,7 @@ class WatchedRun:
                 self._begin_again()
             self.state, self.detail = self._judge(held, locks.known, now)
             if self.state == "running":
-                self.pace.see(Sample(time.monotonic(), self.uploads, self.index.events, self.progress))
+                self.pace.see(PaceSample(time.monotonic(), self.uploads, self.index.events, self.progress))
             else:
                 self.pace.forget()
 
