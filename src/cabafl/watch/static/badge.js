@@ -1,7 +1,7 @@
 // The state of a run: a shape, a word and a colour.
 
 import { el } from "./dom.js";
-import { icon } from "./look.js";
+import { STATES, icon } from "./look.js";
 
 /** An empty badge; `set(state, detail)` fills it. */
 export function badge() {
@@ -11,13 +11,12 @@ export function badge() {
     host.title = detail;
     if (state === now) return;
     now = state;
-    host.className = `badge ${["running", "finished", "stalled", "failed"].includes(state) ? state : ""}`;
-    host.replaceChildren(icon(state in NAMES ? state : "stalled"), state);
+    const known = STATES.includes(state);
+    host.className = `badge ${known ? state : ""}`;
+    host.replaceChildren(...(known ? [icon(state)] : []), state);
   };
   return host;
 }
-
-const NAMES = { running: 1, finished: 1, stalled: 1, failed: 1 };
 
 /** A bar of progress; `set(share)`, null if it is unknown. */
 export function progressBar() {

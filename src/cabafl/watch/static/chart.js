@@ -15,7 +15,8 @@ function known(values, place) {
 
 /** Pairs whose x is known. */
 function cleaned(x, y) {
-  const xs = [], ys = [];
+  const xs = [],
+    ys = [];
   for (let i = 0; i < x.length; i++) {
     if (x[i] === null || x[i] === undefined) continue;
     xs.push(x[i]);
@@ -35,10 +36,19 @@ export class LineChart {
     this.canvas = el("div", { class: "plot" });
     this.empty = el("p", { class: "quiet" }, "No evaluation yet.");
     this.legend = el("ul", { class: "legend" });
-    this.reset = el("button", { type: "button", class: "small", hidden: true, onclick: () => this.showAll() }, "Show all");
-    this.host = el("section", { class: "card chart" },
+    this.reset = el(
+      "button",
+      { type: "button", class: "small", hidden: true, onclick: () => this.showAll() },
+      "Show all",
+    );
+    this.host = el(
+      "section",
+      { class: "card chart" },
       el("div", { class: "row" }, this.heading, this.note, el("span", { class: "grow" }), this.reset),
-      this.canvas, this.empty, this.legend);
+      this.canvas,
+      this.empty,
+      this.legend,
+    );
     Object.assign(this, { height, sync, stepped, points, zero, lines: [], mark: null, zoomed: false, signature: "" });
     this.canvas.addEventListener("dblclick", () => this.showAll());
     this.observer = new ResizeObserver(() => this.#resize());
@@ -47,11 +57,15 @@ export class LineChart {
   }
 
   set(lines, { x, y, yTick = y, xLabel }) {
+    if (this.closed) return; // an answer that came too late
     Object.assign(this, { lines, xFormat: x, yFormat: y, yTick, xLabel });
     this.data = uPlot.join(lines.length ? lines.map((line) => cleaned(line.x, line.y)) : [[[], []]]);
     this.empty.hidden = this.data[0].length > 0;
     this.canvas.hidden = !this.empty.hidden;
-    const signature = JSON.stringify([xLabel, lines.map(({ key, label, colour, width, dash }) => [key, label, colour, width, dash])]);
+    const signature = JSON.stringify([
+      xLabel,
+      lines.map(({ key, label, colour, width, dash }) => [key, label, colour, width, dash]),
+    ]);
     if (signature !== this.signature || !this.plot) {
       this.signature = signature;
       this.#build(false);
@@ -77,9 +91,11 @@ export class LineChart {
   }
 
   destroy() {
+    this.closed = true;
     this.observer.disconnect();
     this.offTheme();
     this.plot?.destroy();
+    this.plot = null;
   }
 
   #resize() {
@@ -91,22 +107,30 @@ export class LineChart {
 
   #build(keepZoom) {
     const width = this.canvas.clientWidth;
-    if (!width || !this.data) return;
+    if (!width || !this.data || this.closed) return;
     const range = keepZoom && this.zoomed ? { min: this.plot.scales.x.min, max: this.plot.scales.x.max } : null;
     this.plot?.destroy();
     this.plot = new uPlot(this.#options(width), this.data, this.canvas);
     if (range) this.plot.setScale("x", range);
-    else { this.zoomed = false; this.reset.hidden = true; }
+    else {
+      this.zoomed = false;
+      this.reset.hidden = true;
+    }
     this.#buildLegend();
   }
 
   #options(width) {
-    const axis = { stroke: colour("quiet"), font: font(), grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false } };
+    const axis = {
+      stroke: colour("quiet"),
+      font: font(),
+      grid: { stroke: colour("grid"), width: 1 },
+      ticks: { show: false },
+    };
     const values = (format) => (_, splits) => splits.map((value) => (value === null ? "" : format(value)));
     const series = this.lines.map((line) => ({
       label: line.label,
       stroke: line.colour,
-      width: this.points ? 0 : line.width ?? 1.75,
+      width: this.points ? 0 : (line.width ?? 1.75),
       dash: line.dash?.length ? line.dash : undefined,
       spanGaps: true,
       paths: this.points ? () => null : this.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
@@ -118,19 +142,37 @@ export class LineChart {
       legend: { show: false },
       cursor: {
         sync: this.sync ? { key: this.sync, setSeries: false } : undefined,
-        dataIdx: (plot, place, hovered) => (place === 0 ? hovered : known(plot.data[place], hovered) ?? hovered),
+        dataIdx: (plot, place, hovered) => (place === 0 ? hovered : (known(plot.data[place], hovered) ?? hovered)),
         points: { size: 7 },
         drag: { x: true, y: false, setScale: true },
       },
-      scales: { x: { time: false }, y: { range: (_, low, high) => padded(this.zero ? Math.min(0, low ?? 0) : low, high) } },
+      scales: {
+        x: { time: false },
+        y: { range: (_, low, high) => padded(this.zero ? Math.min(0, low ?? 0) : low, high) },
+      },
       axes: [
-        { ...axis, label: this.xLabel, labelFont: font(), labelSize: 18, size: 34, values: values((value) => this.xFormat(value)), space: 70 },
+        {
+          ...axis,
+          label: this.xLabel,
+          labelFont: font(),
+          labelSize: 18,
+          size: 34,
+          values: values((value) => this.xFormat(value)),
+          space: 70,
+        },
         { ...axis, values: values((value) => this.yTick(value)), size: 58 },
       ],
       series: [{}, ...series],
       hooks: {
         setCursor: [(plot) => this.#say(plot.cursor.idx ?? null)],
-        setSelect: [(plot) => { if (plot.select.width > 2) { this.zoomed = true; this.reset.hidden = false; } }],
+        setSelect: [
+          (plot) => {
+            if (plot.select.width > 2) {
+              this.zoomed = true;
+              this.reset.hidden = false;
+            }
+          },
+        ],
         draw: [(plot) => this.#drawMark(plot)],
       },
     };
@@ -138,7 +180,8 @@ export class LineChart {
 
   #drawMark(plot) {
     if (this.mark === null || this.mark === undefined) return;
-    const x = plot.valToPos(this.mark, "x", true), { left, top, width, height } = plot.bbox;
+    const x = plot.valToPos(this.mark, "x", true),
+      { left, top, width, height } = plot.bbox;
     if (!(x >= left - 1 && x <= left + width + 1)) return;
     plot.ctx.save();
     plot.ctx.strokeStyle = colour("accent");
@@ -152,8 +195,11 @@ export class LineChart {
 
   #buildLegend() {
     this.values = this.lines.map(() => el("b"));
-    this.legend.replaceChildren(...this.lines.map((line, place) =>
-      el("li", {}, swatch(line), el("span", {}, line.label), " ", this.values[place])));
+    this.legend.replaceChildren(
+      ...this.lines.map((line, place) =>
+        el("li", {}, swatch(line), el("span", {}, line.label), " ", this.values[place]),
+      ),
+    );
     this.#say(null);
   }
 
@@ -175,7 +221,11 @@ export class LineChart {
 export function swatch(line) {
   return el("i", {
     class: line.dash?.length ? "swatch dashed" : "swatch",
-    style: { "border-top-color": line.colour, "border-top-width": `${Math.max(2, Math.round(line.width ?? 2))}px`, opacity: line.faint ? "0.6" : "1" },
+    style: {
+      "border-top-color": line.colour,
+      "border-top-width": `${Math.max(2, Math.round(line.width ?? 2))}px`,
+      opacity: line.faint ? "0.6" : "1",
+    },
   });
 }
 
@@ -186,11 +236,26 @@ function padded(low, high) {
 }
 
 /** A chart of bars without axes, with the numbers as text for everyone who cannot see it. */
-export function bars(values, { label, name = (place) => String(place), tick = name, format = String, most = null } = {}) {
+export function bars(
+  values,
+  { label, name = (place) => String(place), tick = name, format = String, most = null } = {},
+) {
   const every = Math.ceil(values.length / 12);
   const top = most ?? Math.max(1e-12, ...values.map((value) => value ?? 0));
-  return el("ol", { class: "bars", "aria-label": label }, values.map((value, place) =>
-    el("li", { title: `${name(place)}: ${format(value)}` },
-      el("span", { class: "space" }, el("span", { class: "bar", style: { height: `${Math.max(value ? 1 : 0, (100 * (value ?? 0)) / top)}%` } })),
-      el("span", { class: "tick" }, place % every ? "" : tick(place)))));
+  return el(
+    "ol",
+    { class: "bars", "aria-label": label },
+    values.map((value, place) =>
+      el(
+        "li",
+        { title: `${name(place)}: ${format(value)}` },
+        el(
+          "span",
+          { class: "space" },
+          el("span", { class: "bar", style: { height: `${Math.max(value ? 1 : 0, (100 * (value ?? 0)) / top)}%` } }),
+        ),
+        el("span", { class: "tick" }, place % every ? "" : tick(place)),
+      ),
+    ),
+  );
 }

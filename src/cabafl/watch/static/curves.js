@@ -8,9 +8,24 @@ import { live } from "./live.js";
 import { recall, remember, seriesColour, seriesDash } from "./look.js";
 
 const MOST_APPENDED = 4000; // points after which a curve is loaded, and thinned out, again
-const COST = new Set(["feature_downloads", "time", "wall", "version", "transfers", "bytes", "joules", "downloads", "uploads", "value", "loss", "averaged_value", "averaged_loss"]);
+const COST = new Set([
+  "feature_downloads",
+  "time",
+  "wall",
+  "version",
+  "transfers",
+  "bytes",
+  "joules",
+  "downloads",
+  "uploads",
+  "value",
+  "loss",
+  "averaged_value",
+  "averaged_loss",
+]);
 
-const AXES = { // column, how to write it
+const AXES = {
+  // column, how to write it
   time: { text: "Virtual time", format: format.count, label: "virtual time in seconds" },
   wall: { text: "Wall time", format: format.duration, label: "wall time" },
   transfers: { text: "Transfers", format: (value) => format.si(value), label: "models sent and received" },
@@ -49,18 +64,20 @@ export class Curve {
 
   /** The value of a column at a time of the run, between two evaluations in proportion. */
   at(time, column) {
-    const times = this.columns.time, values = this.columns[column];
+    const times = this.columns.time,
+      values = this.columns[column];
     if (!values?.length || !times.length) return null;
     let high = times.findIndex((value) => value > time);
     if (high < 0) return values.at(-1);
     if (high === 0) high = 1;
     const [t0, t1, v0, v1] = [times[high - 1], times[high], values[high - 1], values[high]];
-    return v0 === null || v1 === null ? v0 : v0 + ((v1 - v0) * Math.min(1, Math.max(0, (time - t0) / (t1 - t0 || 1))));
+    return v0 === null || v1 === null ? v0 : v0 + (v1 - v0) * Math.min(1, Math.max(0, (time - t0) / (t1 - t0 || 1)));
   }
 
   /** The last evaluation up to a time: its row of a column. */
   last(time, column) {
-    const times = this.columns.time, values = this.columns[column] ?? [];
+    const times = this.columns.time,
+      values = this.columns[column] ?? [];
     for (let i = times.length - 1; i >= 0; i--) if (time === null || times[i] <= time) return values[i] ?? null;
     return null;
   }
@@ -80,21 +97,33 @@ export class CurvesView {
     this.onRewound = onRewound;
     this.curves = [];
     const kept = recall("axis");
-    this.axis = kept in AXES ? kept : "time";
+    this.axis = Object.hasOwn(AXES, kept) ? kept : "time";
     this.column = "value";
-    this.axes = choice("Horizontal axis", Object.entries(AXES).map(([key, { text }]) => [key, text]), this.axis, (axis) => {
-      this.axis = axis;
-      remember("axis", axis);
+    this.axes = choice(
+      "Horizontal axis",
+      Object.entries(AXES).map(([key, { text }]) => [key, text]),
+      this.axis,
+      (axis) => {
+        this.axis = axis;
+        remember("axis", axis);
+        this.draw();
+      },
+    );
+    this.which = dropdown("Metric", [["value", "metric"]], "value", (column) => {
+      this.column = column;
       this.draw();
     });
-    this.which = dropdown("Metric", [["value", "metric"]], "value", (column) => { this.column = column; this.draw(); });
     this.which.hidden = true;
     this.metric = new LineChart("Metric", { sync: "curves" });
     this.loss = new LineChart("Loss", { sync: "curves", note: "less is better" });
     this.hint = el("p", { class: "quiet" });
-    this.host = el("div", {},
+    this.host = el(
+      "div",
+      {},
       el("div", { class: "row controls" }, this.axes, this.which, el("span", { class: "grow" }), extra),
-      el("div", { class: "two" }, this.metric.host, this.loss.host), this.hint);
+      el("div", { class: "two" }, this.metric.host, this.loss.host),
+      this.hint,
+    );
   }
 
   setRuns(ids) {
@@ -117,19 +146,31 @@ export class CurvesView {
     const [first] = this.curves;
     if (!first) return;
     this.#drawColumns(first);
-    const axis = AXES[this.axis], labels = names(this.curves.map(({ id }) => id));
+    const axis = AXES[this.axis],
+      labels = names(this.curves.map(({ id }) => id));
     const about = this.column === "value" ? first.metric : { name: this.column };
-    const title = this.column === "value" ? first.metric?.name ?? "metric" : this.column;
+    const title = this.column === "value" ? (first.metric?.name ?? "metric") : this.column;
     this.metric.heading.textContent = title.charAt(0).toUpperCase() + title.slice(1);
     const mixed = new Set(this.curves.filter(({ metric }) => metric).map(({ metric }) => metric.name)).size > 1;
-    this.metric.note.textContent = mixed ? "the runs have different metrics" : about?.more_is_better === false ? "less is better" : "";
+    this.metric.note.textContent = mixed
+      ? "the runs have different metrics"
+      : about?.more_is_better === false
+        ? "less is better"
+        : "";
     const clock = live.runs.get(first.id)?.clock;
     const xLabel = this.axis === "time" && clock === "wall" ? "time in seconds" : axis.label;
     this.axes.querySelector("button").textContent = clock === "wall" ? "Time" : "Virtual time";
-    this.metric.set(this.#lines(this.column, labels), { x: axis.format, y: (value) => format.metric(value, about), yTick: (value) => format.metricTick(value, about), xLabel });
+    this.metric.set(this.#lines(this.column, labels), {
+      x: axis.format,
+      y: (value) => format.metric(value, about),
+      yTick: (value) => format.metricTick(value, about),
+      xLabel,
+    });
     this.loss.set(this.#lines("loss", labels), { x: axis.format, y: format.number, xLabel });
-    this.hint.textContent = this.axis === "wall" && this.curves.some(({ wall }) => wall === "estimated")
-      ? "Wall times of runs that were not watched while they ran are estimated from their length." : "";
+    this.hint.textContent =
+      this.axis === "wall" && this.curves.some(({ wall }) => wall === "estimated")
+        ? "Wall times of runs that were not watched while they ran are estimated from their length."
+        : "";
     this.mark();
   }
 
@@ -158,11 +199,33 @@ export class CurvesView {
 
   #lines(column, labels) {
     return this.curves.flatMap((curve, place) => {
-      const { columns } = curve, x = columns[this.axis] ?? [], stroke = seriesColour(place);
-      const dash = seriesDash(place), averaged = columns[`averaged_${column}`];
-      const raw = { key: curve.id, label: averaged ? `${labels[place]}, raw` : labels[place], colour: averaged ? `${stroke}a0` : stroke, width: averaged ? 1.25 : 1.75, dash, x, y: columns[column] ?? [] };
+      const { columns } = curve,
+        x = columns[this.axis] ?? [],
+        stroke = seriesColour(place);
+      const dash = seriesDash(place),
+        averaged = columns[`averaged_${column}`];
+      const raw = {
+        key: curve.id,
+        label: averaged ? `${labels[place]}, raw` : labels[place],
+        colour: averaged ? `${stroke}a0` : stroke,
+        width: averaged ? 1.25 : 1.75,
+        dash,
+        x,
+        y: columns[column] ?? [],
+      };
       if (!averaged) return [raw];
-      return [raw, { key: `${curve.id} averaged`, label: `${labels[place]}, averaged`, colour: stroke, width: 2.25, dash, x, y: averaged }];
+      return [
+        raw,
+        {
+          key: `${curve.id} averaged`,
+          label: `${labels[place]}, averaged`,
+          colour: stroke,
+          width: 2.25,
+          dash,
+          x,
+          y: averaged,
+        },
+      ];
     });
   }
 }

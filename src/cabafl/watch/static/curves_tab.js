@@ -22,8 +22,13 @@ export class CurvesTab {
     this.flight = new LineChart("In flight", { height: 180, sync: "activity", stepped: true, zero: true });
     this.stale = el("div");
     this.losses = el("div");
-    this.host = el("div", {}, this.view.host, el("div", { class: "two" }, this.flow.host, this.flight.host),
-      el("div", { class: "two" }, card("Staleness", this.stale), card("Lost jobs", this.losses)));
+    this.host = el(
+      "div",
+      {},
+      this.view.host,
+      el("div", { class: "two" }, this.flow.host, this.flight.host),
+      el("div", { class: "two" }, card("Staleness", this.stale), card("Lost jobs", this.losses)),
+    );
     this.changed();
   }
 
@@ -46,7 +51,8 @@ export class CurvesTab {
   }
 
   async refresh() {
-    const head = `${this.page.details?.generation} ${this.page.details?.rows} ${this.page.details?.events} ${this.page.others}`;
+    const { generation, rows, events } = this.page.details ?? {};
+    const head = `${generation} ${rows} ${events} ${this.page.others}`;
     if (this.page.clock.time !== null && head === this.head) return; // the replay moves only the mark
     await this.view.refresh();
     const found = await get(`/api/runs/${this.page.id}/activity?points=${PARTS}`);
@@ -69,11 +75,22 @@ export class CurvesTab {
   }
 
   #drawActivity({ edges, dispatches, uploads, in_flight: flying, losses }) {
-    const x = edges.slice(1), how = { x: format.count, y: format.count, xLabel: "time of the run in seconds" };
-    const lines = [["dispatched", dispatches], ["uploaded", uploads], ...Object.entries(losses).map(([kind, values]) => [`lost: ${kind}`, values])];
+    const x = edges.slice(1),
+      how = { x: format.count, y: format.count, xLabel: "time of the run in seconds" };
+    const lines = [
+      ["dispatched", dispatches],
+      ["uploaded", uploads],
+      ...Object.entries(losses).map(([kind, values]) => [`lost: ${kind}`, values]),
+    ];
     this.flow.note.textContent = `per ${format.seconds(edges[1] - edges[0])} of the run's clock`;
-    this.flow.set(lines.map(([label, y], place) => ({ key: label, label, colour: seriesColour(place), width: 1.25, x, y })), how);
-    this.flight.set([{ key: "in flight", label: "jobs in flight", colour: seriesColour(0), width: 1.25, x, y: flying }], how);
+    this.flow.set(
+      lines.map(([label, y], place) => ({ key: label, label, colour: seriesColour(place), width: 1.25, x, y })),
+      how,
+    );
+    this.flight.set(
+      [{ key: "in flight", label: "jobs in flight", colour: seriesColour(0), width: 1.25, x, y: flying }],
+      how,
+    );
   }
 
   #drawStaleness() {
@@ -87,8 +104,13 @@ export class CurvesTab {
     }
     const name = (place) => (place === 63 ? "63+" : String(place));
     this.stale.replaceChildren(
-      el("p", { class: "quiet" }, `Versions published while a job was under way: mean ${format.number(mean)}, most ${format.count(max)}.`),
-      bars(counts, { label: "Uploads by staleness", name, format: (value) => `${format.count(value)} uploads` }));
+      el(
+        "p",
+        { class: "quiet" },
+        `Versions published while a job was under way: mean ${format.number(mean)}, most ${format.count(max)}.`,
+      ),
+      bars(counts, { label: "Uploads by staleness", name, format: (value) => `${format.count(value)} uploads` }),
+    );
   }
 
   #drawLosses() {
@@ -97,8 +119,13 @@ export class CurvesTab {
     const text = JSON.stringify([losses, sent]);
     if (text === this.lossText) return;
     this.lossText = text;
-    this.losses.replaceChildren(losses.length
-      ? table(["Kind", "Jobs", "Share of all jobs"], losses.map(([kind, jobs]) => [kind, format.count(jobs), sent ? format.percent(jobs / sent, 2) : "–"]))
-      : el("p", { class: "quiet" }, "None."));
+    this.losses.replaceChildren(
+      losses.length
+        ? table(
+            ["Kind", "Jobs", "Share of all jobs"],
+            losses.map(([kind, jobs]) => [kind, format.count(jobs), sent ? format.percent(jobs / sent, 2) : "–"]),
+          )
+        : el("p", { class: "quiet" }, "None."),
+    );
   }
 }

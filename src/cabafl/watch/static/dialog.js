@@ -5,10 +5,12 @@ import { el } from "./dom.js";
 
 function open(content, label) {
   const dialog = el("dialog", { "aria-label": label }, content);
-  const done = new Promise((resolve) => dialog.addEventListener("close", () => {
-    dialog.remove();
-    resolve(dialog.returnValue);
-  }));
+  const done = new Promise((resolve) =>
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue);
+    }),
+  );
   document.body.append(dialog);
   dialog.showModal();
   return { dialog, done };
@@ -16,11 +18,18 @@ function open(content, label) {
 
 /** Asks before something happens; resolves to true only for the button that names it. */
 export async function confirmed(title, text, verb, danger = false) {
-  const form = el("form", { method: "dialog" },
-    el("h2", {}, title), el("p", {}, text),
-    el("div", { class: "row end" },
+  const form = el(
+    "form",
+    { method: "dialog" },
+    el("h2", {}, title),
+    el("p", {}, text),
+    el(
+      "div",
+      { class: "row end" },
       el("button", { value: "no", autofocus: true }, "Cancel"),
-      el("button", { value: "yes", class: danger ? "danger" : "primary" }, verb)));
+      el("button", { value: "yes", class: danger ? "danger" : "primary" }, verb),
+    ),
+  );
   return (await open(form, title).done) === "yes";
 }
 
@@ -28,19 +37,36 @@ let asking = null;
 
 /** Asks for the token or password; resolves to whether the log-in worked. Asks once, however many wait for it. */
 export function askForLogin() {
-  asking ??= loginDialog().finally(() => { asking = null; });
+  asking ??= loginDialog().finally(() => {
+    asking = null;
+  });
   return asking;
 }
 
 async function loginDialog() {
-  const secret = el("input", { type: "password", name: "secret", autocomplete: "current-password", required: true, autofocus: true });
+  const secret = el("input", {
+    type: "password",
+    name: "secret",
+    autocomplete: "current-password",
+    required: true,
+    autofocus: true,
+  });
   const problem = el("p", { class: "problem", role: "alert" });
   const submit = el("button", { class: "primary" }, "Log in");
-  const form = el("form", { class: "login" },
+  const form = el(
+    "form",
+    { class: "login" },
     el("h2", {}, "Log in"),
     el("p", {}, "With the token that the command printed, or the password."),
-    el("label", {}, "Token or password", secret), problem,
-    el("div", { class: "row end" }, el("button", { type: "button", onclick: () => dialog.close("no") }, "Cancel"), submit));
+    el("label", {}, "Token or password", secret),
+    problem,
+    el(
+      "div",
+      { class: "row end" },
+      el("button", { type: "button", onclick: () => dialog.close("no") }, "Cancel"),
+      submit,
+    ),
+  );
   const { dialog, done } = open(form, "Log in");
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -65,19 +91,43 @@ async function loginDialog() {
 export async function pick(title, entries, chosen, most) {
   const boxes = entries.map(([id, name, detail]) => {
     const box = el("input", { type: "checkbox", value: id, checked: chosen.includes(id), onchange: limit });
-    return { id, box, text: `${name} ${detail}`.toLowerCase(), line: el("label", { class: "pick" }, box, el("span", {}, name), el("small", {}, detail)) };
+    return {
+      id,
+      box,
+      text: `${name} ${detail}`.toLowerCase(),
+      line: el("label", { class: "pick" }, box, el("span", {}, name), el("small", {}, detail)),
+    };
   });
   function limit() {
     const full = boxes.filter(({ box }) => box.checked).length >= most;
     for (const { box } of boxes) box.disabled = full && !box.checked;
   }
   limit();
-  const find = el("input", { type: "search", placeholder: "Find", "aria-label": "Find", oninput: () => {
-    for (const { text, line } of boxes) line.hidden = !text.includes(find.value.toLowerCase());
-  } });
-  const form = el("form", { method: "dialog", class: "picker" },
-    el("h2", {}, title), find, el("div", { class: "picks" }, boxes.map(({ line }) => line)),
-    el("div", { class: "row end" }, el("button", { value: "no" }, "Cancel"), el("button", { value: "yes", class: "primary" }, "Show")));
+  const find = el("input", {
+    type: "search",
+    placeholder: "Find",
+    "aria-label": "Find",
+    oninput: () => {
+      for (const { text, line } of boxes) line.hidden = !text.includes(find.value.toLowerCase());
+    },
+  });
+  const form = el(
+    "form",
+    { method: "dialog", class: "picker" },
+    el("h2", {}, title),
+    find,
+    el(
+      "div",
+      { class: "picks" },
+      boxes.map(({ line }) => line),
+    ),
+    el(
+      "div",
+      { class: "row end" },
+      el("button", { value: "no" }, "Cancel"),
+      el("button", { value: "yes", class: "primary" }, "Show"),
+    ),
+  );
   if ((await open(form, title).done) !== "yes") return null;
   return boxes.filter(({ box }) => box.checked).map(({ id }) => id);
 }

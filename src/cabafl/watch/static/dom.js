@@ -10,7 +10,9 @@ function fill(element, attributes, children) {
     else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(
+    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
@@ -38,7 +40,18 @@ export function choice(label, options, chosen, onchange) {
     for (const [key, button] of buttons) button.setAttribute("aria-pressed", String(key === value));
   };
   for (const [value, text, title] of options) {
-    const button = el("button", { type: "button", title, onclick: () => { select(value); onchange(value); } }, text);
+    const button = el(
+      "button",
+      {
+        type: "button",
+        title,
+        onclick: () => {
+          select(value);
+          onchange(value);
+        },
+      },
+      text,
+    );
     buttons.set(value, button);
     host.append(button);
   }
@@ -71,7 +84,10 @@ export function facts(className = "facts") {
   host.set = (pairs) => {
     const wanted = new Set(pairs.map(([name]) => name));
     for (const [name, cell] of cells) {
-      if (!wanted.has(name)) { cell.box.remove(); cells.delete(name); }
+      if (!wanted.has(name)) {
+        cell.box.remove();
+        cells.delete(name);
+      }
     }
     for (const [name, value, title] of pairs) {
       if (!cells.has(name)) {
@@ -91,8 +107,33 @@ export function facts(className = "facts") {
 
 /** A plain table of text. */
 export function table(heads, rows, caption = "") {
-  return el("div", { class: "scroll" }, el("table", { class: "plain" },
-    caption ? el("caption", {}, caption) : null,
-    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
-    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell)))))));
+  return el(
+    "div",
+    { class: "scroll" },
+    el(
+      "table",
+      { class: "plain" },
+      caption ? el("caption", {}, caption) : null,
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          heads.map((head) => el("th", { scope: "col" }, head)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        rows.map((row) =>
+          el(
+            "tr",
+            {},
+            row.map((cell) => el("td", {}, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
 }

@@ -3,7 +3,12 @@
 const NONE = "–";
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const four = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
-const PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+const PREFIXES = [
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
+];
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 

@@ -25,7 +25,9 @@ class Live {
 
   start() {
     if (!this.#source) this.#open();
-    const wake = () => { if (!document.hidden && !this.connected) this.#open(); };
+    const wake = () => {
+      if (!document.hidden && !this.connected) this.#open();
+    };
     document.addEventListener("visibilitychange", wake);
     window.addEventListener("online", wake);
     window.addEventListener("pagehide", () => this.#source?.close());
@@ -104,7 +106,10 @@ class Live {
     }
     if (!this.loaded || news.revision <= this.#revision) return;
     this.#revision = news.revision;
-    for (const id of news.removed) { this.runs.delete(id); this.fleets.delete(id); }
+    for (const id of news.removed) {
+      this.runs.delete(id);
+      this.fleets.delete(id);
+    }
     for (const run of news.runs) this.runs.set(run.id, run);
     for (const fleet of news.fleets) this.fleets.set(fleet.id, fleet);
     this.#tell("overview", news);
@@ -118,7 +123,11 @@ export const live = new Live();
  * between are one request, afterwards. `failed` gets what goes wrong.
  */
 export function refresher(task, failed, gap = 1000) {
-  let running = false, wanted = false, stopped = false, last = -Infinity, timer = 0;
+  let running = false,
+    wanted = false,
+    stopped = false,
+    last = -Infinity,
+    timer = 0;
   const run = async () => {
     timer = 0;
     if (stopped || running || document.hidden) return;
@@ -138,7 +147,9 @@ export function refresher(task, failed, gap = 1000) {
     if (stopped || running || timer) return;
     timer = setTimeout(run, Math.max(0, last + gap - performance.now()));
   };
-  const seen = () => { if (!document.hidden && wanted) ask(); };
+  const seen = () => {
+    if (!document.hidden && wanted) ask();
+  };
   document.addEventListener("visibilitychange", seen);
   return {
     ask,

@@ -4,7 +4,7 @@ import { svg } from "./dom.js";
 
 export const SERIES = 8;
 const listeners = new Set();
-const wide = window.matchMedia("(prefers-color-scheme: dark)");
+const system = window.matchMedia("(prefers-color-scheme: dark)");
 let cache = new Map();
 
 function changed() {
@@ -12,7 +12,11 @@ function changed() {
   for (const listener of [...listeners]) listener();
 }
 
-wide.addEventListener("change", changed);
+system.addEventListener("change", () => {
+  if (recall("theme")) return;
+  document.documentElement.dataset.theme = system.matches ? "dark" : "light";
+  changed();
+});
 
 /** Calls `listener` when the colours change. */
 export function onTheme(listener) {
@@ -22,7 +26,7 @@ export function onTheme(listener) {
 
 /** "light" or "dark" */
 export function theme() {
-  return document.documentElement.dataset.theme ?? (wide.matches ? "dark" : "light");
+  return document.documentElement.dataset.theme;
 }
 
 /** Changes to the other scheme, and remembers it. */
@@ -75,7 +79,9 @@ const PATHS = {
   finished: "M3 8.5l3.2 3.2L13 4.6",
   stalled: "M5.2 3.5v9M10.8 3.5v9",
   failed: "M4 4l8 8M12 4l-8 8",
-  sun: "M8 5.2a2.8 2.8 0 1 0 0 5.6a2.8 2.8 0 1 0 0-5.6M8 1v1.6M8 13.4V15M1 8h1.6M13.4 8H15M3 3l1.2 1.2M11.8 11.8L13 13M13 3l-1.2 1.2M4.2 11.8L3 13",
+  sun:
+    "M8 5.2a2.8 2.8 0 1 0 0 5.6a2.8 2.8 0 1 0 0-5.6M8 1v1.6M8 13.4V15M1 8h1.6M13.4 8H15" +
+    "M3 3l1.2 1.2M11.8 11.8L13 13M13 3l-1.2 1.2M4.2 11.8L3 13",
   moon: "M13 9.6A5.6 5.6 0 0 1 6.4 3a5.6 5.6 0 1 0 6.6 6.6z",
   play: "M5 3.5v9l7.5-4.5z",
   pause: "M5.2 3.5v9M10.8 3.5v9",
@@ -88,7 +94,14 @@ const FILLED = new Set(["running", "play"]);
 export function icon(name) {
   const drawn = FILLED.has(name)
     ? svg("path", { d: PATHS[name], fill: "currentColor" })
-    : svg("path", { d: PATHS[name], fill: "none", stroke: "currentColor", "stroke-width": 2, "stroke-linecap": "round", "stroke-linejoin": "round" });
+    : svg("path", {
+        d: PATHS[name],
+        fill: "none",
+        stroke: "currentColor",
+        "stroke-width": 2,
+        "stroke-linecap": "round",
+        "stroke-linejoin": "round",
+      });
   return svg("svg", { viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true" }, drawn);
 }
 

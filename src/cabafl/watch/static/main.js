@@ -15,19 +15,21 @@ import { RunPage } from "./run.js";
 const AWAY = "The connection to the server is lost. What you see is the last state; the page tries again.";
 const BACK = "Connected again.";
 const main = document.getElementById("main");
-let page = null, key = "";
+let page = null,
+  key = "",
+  declined = false;
 
-const PAGES = {
-  run: (path, query) => [RunPage, path[1] ?? "", query],
-  compare: (path, query) => [ComparePage, query.get("runs") ?? "", query],
-  fleet: (path, query) => [FleetPage, path[1] ?? "", query],
-};
+const PAGES = new Map([
+  ["run", (path) => [RunPage, path[1] ?? ""]],
+  ["compare", (path, query) => [ComparePage, query.get("runs") ?? ""]],
+  ["fleet", (path) => [FleetPage, path[1] ?? ""]],
+]);
 
 /** Shows the page of the address; one that is shown already is told what changed. */
 function show() {
   if (location.hash === "#main") return;
   const { path, query } = parse(location.hash);
-  const [Page, id] = PAGES[path[0]]?.(path, query) ?? [OverviewPage, ""];
+  const [Page, id] = PAGES.get(path[0])?.(path, query) ?? [OverviewPage, ""];
   const wanted = `${Page.name} ${id}`;
   if (wanted === key && page?.go) {
     page.go(path.slice(2), query);
@@ -40,7 +42,8 @@ function show() {
 }
 
 function header() {
-  const dot = el("span", { class: "dot" }), state = el("span", {}, "connecting");
+  const dot = el("span", { class: "dot" }),
+    state = el("span", {}, "connecting");
   const themes = el("button", { type: "button", class: "plain", onclick: switchTheme });
   const operator = el("button", { type: "button", class: "plain" });
   const drawTheme = () => {
@@ -50,7 +53,7 @@ function header() {
   };
   const drawOperator = () => say(operator, session.operator ? "Log out" : "Log in");
   operator.addEventListener("click", async () => {
-    if (!session.operator) await askForLogin();
+    if (!session.operator) declined = !(await askForLogin());
     else await logout().catch((error) => notice(error.message, "bad"));
     drawOperator();
     page?.draw?.();
@@ -60,9 +63,20 @@ function header() {
   onTheme(drawTheme);
   drawTheme();
   drawOperator();
-  document.getElementById("top").replaceChildren(
-    el("a", { class: "brand", href: "#/" }, el("img", { src: "/static/icon.svg", alt: "", width: 22, height: 22 }), "CaBaFL watch"),
-    el("span", { class: "grow" }), el("span", { class: "live", title: "Connection to the server" }, dot, state), operator, themes);
+  document
+    .getElementById("top")
+    .replaceChildren(
+      el(
+        "a",
+        { class: "brand", href: "#/" },
+        el("img", { src: "/static/icon.svg", alt: "", width: 22, height: 22 }),
+        "CaBaFL watch",
+      ),
+      el("span", { class: "grow" }),
+      el("span", { class: "live", title: "Connection to the server" }, dot, state),
+      operator,
+      themes,
+    );
   return (connected) => {
     dot.classList.toggle("on", connected);
     say(state, connected ? "live" : "not connected");
@@ -71,7 +85,9 @@ function header() {
 
 async function start() {
   whenLoginIsNeeded(async () => {
+    if (declined) return false; // who has cancelled is not asked again and again
     const done = await askForLogin();
+    declined = !done;
     document.dispatchEvent(new Event("cabafl-session"));
     return done;
   });

@@ -9,8 +9,12 @@ const shown = new Map();
 /** Says `text`; the same text is not shown twice. `kind`: "", "good" or "bad". `lasting`: until `withdraw`. */
 export function notice(text, kind = "", lasting = false) {
   withdraw(text);
-  const box = el("div", { class: `notice ${kind}` }, el("span", {}, text),
-    el("button", { type: "button", "aria-label": "Close this message", onclick: () => withdraw(text) }, "×"));
+  const box = el(
+    "div",
+    { class: `notice ${kind}` },
+    el("span", {}, text),
+    el("button", { type: "button", "aria-label": "Close this message", onclick: () => withdraw(text) }, "×"),
+  );
   const timer = lasting ? 0 : setTimeout(() => withdraw(text), STAYS);
   shown.set(text, { box, timer });
   host().append(box);

@@ -6,17 +6,39 @@ import { icon } from "./look.js";
 
 const STEPS = 1000; // of the slider
 const FRAME = 100; // milliseconds between two steps while it plays
-const LENGTHS = [["10", "10 s"], ["30", "30 s"], ["60", "1 min"], ["300", "5 min"]]; // the whole run in ...
+const LENGTHS = [
+  ["10", "10 s"],
+  ["30", "30 s"],
+  ["60", "1 min"],
+  ["300", "5 min"],
+]; // the whole run in ...
 
 export class Replay {
   constructor(onchange) {
     Object.assign(this, { onchange, time: null, from: 0, to: 0, playing: false, length: 30, running: false });
     this.play = el("button", { type: "button", class: "plain", onclick: () => this.toggle() });
-    this.slider = el("input", { type: "range", min: 0, max: STEPS, value: STEPS, "aria-label": "Time of the replay", oninput: () => this.#slid() });
+    this.slider = el("input", {
+      type: "range",
+      min: 0,
+      max: STEPS,
+      value: STEPS,
+      "aria-label": "Time of the replay",
+      oninput: () => this.#slid(),
+    });
     this.text = el("output", { class: "time" });
     this.newest = el("button", { type: "button", onclick: () => this.goTo(null) });
-    this.speed = dropdown("Whole run in", LENGTHS, "30", (value) => { this.length = Number(value); });
-    this.host = el("div", { class: "replay", role: "group", "aria-label": "Replay" }, this.play, this.slider, this.text, this.speed, this.newest);
+    this.speed = dropdown("Whole run in", LENGTHS, "30", (value) => {
+      this.length = Number(value);
+    });
+    this.host = el(
+      "div",
+      { class: "replay", role: "group", "aria-label": "Replay" },
+      this.play,
+      this.slider,
+      this.text,
+      this.speed,
+      this.newest,
+    );
     this.draw();
   }
 

@@ -6,7 +6,12 @@ import * as format from "./format.js";
 export class SettingsTab {
   constructor(page) {
     this.page = page;
-    this.find = el("input", { type: "search", placeholder: "Find a setting", "aria-label": "Find a setting", oninput: () => this.#draw() });
+    this.find = el("input", {
+      type: "search",
+      placeholder: "Find a setting",
+      "aria-label": "Find a setting",
+      oninput: () => this.#draw(),
+    });
     this.lists = el("div", { class: "two" });
     this.host = el("div", {}, el("div", { class: "row controls" }, this.find), this.lists);
   }
@@ -21,11 +26,21 @@ export class SettingsTab {
   #draw() {
     const { settings = {}, environment = {}, summary = null, models = [] } = this.page.details ?? {};
     const wanted = this.find.value.toLowerCase();
-    const rows = (values) => Object.entries(values ?? {}).filter(([key]) => key.toLowerCase().includes(wanted))
-      .map(([key, value]) => [key, typeof value === "number" ? String(value) : format.anything(value)]);
+    const rows = (values) =>
+      Object.entries(values ?? {})
+        .filter(([key]) => key.toLowerCase().includes(wanted))
+        .map(([key, value]) => [key, typeof value === "number" ? String(value) : format.anything(value)]);
     const part = (title, values) => card(title, table(["Key", "Value"], rows(values)));
-    this.lists.replaceChildren(part("Settings", settings), el("div", {}, part("Environment", environment),
-      summary ? part("Summary", summary) : null, models.length ? card("Models in the folder", el("p", {}, models.join(", "))) : null));
+    this.lists.replaceChildren(
+      part("Settings", settings),
+      el(
+        "div",
+        {},
+        part("Environment", environment),
+        summary ? part("Summary", summary) : null,
+        models.length ? card("Models in the folder", el("p", {}, models.join(", "))) : null,
+      ),
+    );
   }
 
   close() {}

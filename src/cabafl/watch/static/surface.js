@@ -8,14 +8,22 @@ export class Surface {
   constructor(label, tallest, paint) {
     this.paint = paint;
     this.tallest = tallest;
-    this.canvas = el("canvas", { role: "img", "aria-label": label });
+    this.canvas = el("canvas", { "aria-hidden": "true" });
     this.spacer = el("div", { class: "spacer" });
     this.tip = el("div", { class: "tip", hidden: true });
-    this.box = el("div", { class: "surface", tabindex: 0 }, this.canvas, this.spacer);
+    this.box = el(
+      "div",
+      { class: "surface", tabindex: 0, role: "group", "aria-label": label },
+      this.canvas,
+      this.spacer,
+    );
     this.host = el("div", { class: "surface-host" }, this.box, this.tip);
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.box.addEventListener("scroll", () => this.ask(), { passive: true });
-    this.observer = new ResizeObserver(() => { this.onresize?.(); this.ask(); });
+    this.observer = new ResizeObserver(() => {
+      this.onresize?.();
+      this.ask();
+    });
     this.observer.observe(this.box);
     this.offTheme = onTheme(() => this.ask());
     this.frames = 0;
@@ -38,13 +46,22 @@ export class Surface {
   }
 
   get view() {
-    return { width: this.box.clientWidth, height: this.box.clientHeight, top: this.box.scrollTop, ratio: window.devicePixelRatio || 1 };
+    return {
+      width: this.box.clientWidth,
+      height: this.box.clientHeight,
+      top: this.box.scrollTop,
+      ratio: window.devicePixelRatio || 1,
+    };
   }
 
   /** Where in the whole a pointer is, in CSS pixels; `inView` is measured from the top of the canvas. */
   place(event) {
     const box = this.canvas.getBoundingClientRect();
-    return { x: event.clientX - box.left, y: event.clientY - box.top + this.box.scrollTop, inView: event.clientY - box.top };
+    return {
+      x: event.clientX - box.left,
+      y: event.clientY - box.top + this.box.scrollTop,
+      inView: event.clientY - box.top,
+    };
   }
 
   /** A line of text beside the pointer; empty: none. */
@@ -52,7 +69,8 @@ export class Surface {
     this.tip.hidden = !text;
     if (!text) return;
     this.tip.textContent = text;
-    const box = this.host.getBoundingClientRect(), x = event.clientX - box.left;
+    const box = this.host.getBoundingClientRect(),
+      x = event.clientX - box.left;
     this.tip.style.left = `${Math.max(0, Math.min(x + 14, box.width - this.tip.offsetWidth - 4))}px`;
     this.tip.style.top = `${event.clientY - box.top + 18}px`;
   }
@@ -66,7 +84,8 @@ export class Surface {
   #draw() {
     const view = this.view;
     if (!view.width || !view.height) return;
-    const width = Math.round(view.width * view.ratio), height = Math.round(view.height * view.ratio);
+    const width = Math.round(view.width * view.ratio),
+      height = Math.round(view.height * view.ratio);
     if (this.canvas.width !== width || this.canvas.height !== height) {
       this.canvas.width = width;
       this.canvas.height = height;

@@ -4,7 +4,10 @@ import * as format from "./format.js";
 import { colour, seriesColour } from "./look.js";
 import { Surface } from "./surface.js";
 
-const ROW = 18, AXIS = 22, GUTTER = 92, TALLEST = 420;
+const ROW = 18,
+  AXIS = 22,
+  GUTTER = 92,
+  TALLEST = 420;
 
 export class Timeline {
   /** `onselect(device)` is called for a click on a job. */
@@ -14,7 +17,10 @@ export class Timeline {
     const { box } = this.surface;
     box.addEventListener("pointermove", (event) => this.#hover(event));
     box.addEventListener("pointerleave", (event) => this.surface.showTip(event, ""));
-    box.addEventListener("click", (event) => { const job = this.#at(event); if (job >= 0) onselect(this.data.device[job]); });
+    box.addEventListener("click", (event) => {
+      const job = this.#at(event);
+      if (job >= 0) onselect(this.data.device[job]);
+    });
   }
 
   /** The answer of `/timeline`; `rows`: "device" or "slot". `count`: rows there are at least. */
@@ -43,26 +49,41 @@ export class Timeline {
 
   #end(job) {
     const { end, outcome, to } = this.data;
-    return outcome[job] === 0 ? to : end[job] ?? to;
+    return outcome[job] === 0 ? to : (end[job] ?? to);
   }
 
   #at(event) {
     if (!this.data) return -1;
-    const { x, y, inView } = this.surface.place(event), { width } = this.surface.view;
+    const { x, y, inView } = this.surface.place(event),
+      { width } = this.surface.view;
     if (inView < AXIS) return -1;
     const jobs = this.byRow[Math.floor((y - AXIS) / ROW)] ?? [];
-    return jobs.findLast((job) => x >= this.#x(this.data.start[job], width) - 1 && x <= this.#x(this.#end(job), width) + 1) ?? -1;
+    return (
+      jobs.findLast(
+        (job) => x >= this.#x(this.data.start[job], width) - 1 && x <= this.#x(this.#end(job), width) + 1,
+      ) ?? -1
+    );
   }
 
   #hover(event) {
-    const job = this.#at(event), { data } = this;
+    const job = this.#at(event),
+      { data } = this;
     if (job < 0) {
       this.surface.showTip(event, "");
       return;
     }
-    const how = data.outcome[job] === 0 ? `under way${data.end[job] === null ? "" : `, expected at ${format.seconds(data.end[job])}`}`
-      : `${data.outcome[job] === 1 ? "uploaded" : `lost (${data.outcomes?.[data.outcome[job]] ?? "?"})`} at ${format.seconds(data.end[job])}`;
-    this.surface.showTip(event, `job ${data.job[job]}: ${this.single ? `version ${data.version[job]}` : `model ${data.slot[job]}`} on device ${data.device[job]}, sent at ${format.seconds(data.start[job])}, ${how}`);
+    const what = this.single ? `version ${data.version[job]}` : `model ${data.slot[job]}`;
+    const sent = `sent at ${format.seconds(data.start[job])}`;
+    const text = `job ${data.job[job]}: ${what} on device ${data.device[job]}, ${sent}, ${this.#outcome(job)}`;
+    this.surface.showTip(event, text);
+  }
+
+  #outcome(job) {
+    const { data } = this,
+      end = data.end[job];
+    if (data.outcome[job] === 0) return end === null ? "under way" : `under way, expected at ${format.seconds(end)}`;
+    const how = data.outcome[job] === 1 ? "uploaded" : `lost (${data.outcomes?.[data.outcome[job]] ?? "?"})`;
+    return `${how} at ${format.seconds(end)}`;
   }
 
   #paint(context, view) {
@@ -74,15 +95,19 @@ export class Timeline {
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     this.#paintGrid(context, width, height);
-    const first = Math.max(0, Math.floor((top - AXIS) / ROW)), last = Math.min(this.names.length, Math.ceil((top + height) / ROW));
+    const first = Math.max(0, Math.floor((top - AXIS) / ROW)),
+      last = Math.min(this.names.length, Math.ceil((top + height) / ROW));
     for (let row = first; row < last; row++) this.#paintRow(context, row, AXIS + row * ROW - top, width);
     this.#paintAxis(context, width);
   }
 
   #ticks(width) {
-    const { from, to } = this.data, wanted = Math.max(2, Math.floor((width - GUTTER) / 110));
-    const raw = (to - from) / wanted || 1, power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].find((factor) => factor * power >= raw) * power, found = [];
+    const { from, to } = this.data,
+      wanted = Math.max(2, Math.floor((width - GUTTER) / 110));
+    const raw = (to - from) / wanted || 1,
+      power = 10 ** Math.floor(Math.log10(raw));
+    const step = [1, 2, 5, 10].find((factor) => factor * power >= raw) * power,
+      found = [];
     for (let tick = Math.ceil(from / step) * step; tick <= to && found.length < 50; tick += step) found.push(tick);
     return found;
   }
@@ -98,7 +123,11 @@ export class Timeline {
     context.fillStyle = colour("quiet");
     context.textAlign = "center";
     for (const tick of this.#ticks(width)) {
-      context.fillText(format.seconds(tick), Math.min(width - 26, Math.max(GUTTER + 14, this.#x(tick, width))), AXIS / 2);
+      context.fillText(
+        format.seconds(tick),
+        Math.min(width - 26, Math.max(GUTTER + 14, this.#x(tick, width))),
+        AXIS / 2,
+      );
     }
     context.fillStyle = colour("line");
     context.fillRect(0, AXIS - 1, width, 1);
@@ -108,9 +137,11 @@ export class Timeline {
     context.fillStyle = colour("quiet");
     context.textAlign = "left";
     context.fillText(`${this.rows === "device" ? "device" : "model"} ${this.names[row]}`, 4, y + ROW / 2, GUTTER - 8);
-    const { data } = this, other = this.rows === "slot" ? data.device : this.single ? data.version : data.slot;
+    const { data } = this,
+      other = this.rows === "slot" ? data.device : this.single ? data.version : data.slot;
     for (const job of this.byRow[row]) {
-      const x = Math.max(GUTTER, this.#x(data.start[job], width)), right = Math.max(x + 1.5, this.#x(this.#end(job), width));
+      const x = Math.max(GUTTER, this.#x(data.start[job], width)),
+        right = Math.max(x + 1.5, this.#x(this.#end(job), width));
       const lost = data.outcome[job] > 1;
       context.fillStyle = lost ? colour("lost") : seriesColour(other[job]);
       context.globalAlpha = lost ? 0.2 : data.outcome[job] === 0 ? 0.55 : 0.9;
