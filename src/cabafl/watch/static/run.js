@@ -154,8 +154,9 @@ export class RunPage {
 
   async #load() {
     const found = await get(`/api/runs/${this.id}`);
-    if (this.details && this.details.generation !== found.generation) this.tab?.dropped?.();
+    const replaced = this.details && this.details.generation !== found.generation;
     this.details = found;
+    if (replaced) this.rewound();
     this.clock.setRange(found.replay.from, found.replay.to, found.state === "running");
     this.draw();
     if (this.clock.time === null || this.tab.always) this.tabRefresher.ask();
