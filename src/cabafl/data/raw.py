@@ -42,7 +42,7 @@ def raw_inputs(x: Any, form: InputForm) -> Tensor:
 
 
 def _error(reason: object) -> UserError:
-    return UserError(str(reason))
+    return UserError(f"x: {str(reason).removeprefix('x: ').removeprefix('x ')}")
 
 
 def _from_frame(frame: Any, form: InputForm) -> NDArray[Any]:
