@@ -124,11 +124,7 @@ def simulate(
         RunStopped: If the run cannot go on, for example because the disk is full; `resume` continues it.
         Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``. It is a `KeyboardInterrupt`.
     """
-    if not isinstance(experiment, Experiment):
-        raise UserError(f"experiment = {experiment!r:.80}: accepted: what load_experiment returns")
-    if out is not None and not isinstance(out, str | Path):
-        raise UserError(f"out = {out!r:.80}: accepted: the path of a folder, or None")
-    _check_until(until, out)
+    _check_arguments(experiment, out, until)
     experiment, given = with_given(experiment, data)
     with one_thread(), open_executor(experiment, warn) as workers:
         parts = assemble(experiment, given)
@@ -211,6 +207,14 @@ def prepare(
     except OSError as error:
         raise cannot_record(error, path) from error
     return checkpoint
+
+
+def _check_arguments(experiment: object, out: object, until: float | None) -> None:
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"experiment = {experiment!r:.80}: accepted: what load_experiment returns")
+    if out is not None and not isinstance(out, str | Path):
+        raise UserError(f"out = {out!r:.80}: accepted: the path of a folder, or None")
+    _check_until(until, out)
 
 
 def _check_until(until: float | None, out: str | Path | None) -> None:
