@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,6 +111,22 @@ def test_a_path_of_another_type(path: object) -> None:
     for wrong in ("run.workers=2", [3]):
         with pytest.raises(UserError, match=r"not a run folder|^settings = .*: accepted: a list of section.key=value$"):
             resume("nowhere", settings=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"experiment": {"seed": 1}}, "experiment = {'seed': 1}: accepted: what load_experiment returns"),
+        ({"experiment": "file.toml"}, "experiment = 'file.toml': accepted: what load_experiment returns"),
+        ({"out": 3}, "out = 3: accepted: the path of a folder, or None"),
+        ({"until": "20"}, "until = '20': accepted: a virtual time in seconds"),
+    ],
+)
+def test_a_simulation_with_arguments_of_another_type(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    usual: dict[str, Any] = {"experiment": load_experiment(None, settings("fedavg")), "out": tmp_path / "run"}
+    with pytest.raises(UserError, match=f"^{message}"):
+        simulate(**(usual | arguments))
+    assert not (tmp_path / "run").exists()
 
 
 def test_settings_of_another_type(tmp_path: Path) -> None:

@@ -61,21 +61,21 @@ def finish(
     path = run_path(path)
     check_simulation(path)
     experiment, given = with_given(changed_experiment(path, settings, lengths=False), data)
-    began, notice = time.monotonic(), FIRST_NOTICE
+    patience = _Patience(path, warn)
     while not (path / SUMMARY).exists():
         try:
             folder = RunFolder.reopen(path, patience=0.0)
         except Busy:
-            _ask(path)
-            if warn is not None and time.monotonic() - began >= notice:
-                warn(_waiting(path, time.monotonic() - began))
-                notice += NEXT_NOTICE
-            time.sleep(ASK_INTERVAL)
+            patience.ask_and_wait()
             continue
         with closing(folder), one_thread():
             if not (path / SUMMARY).exists():
                 _end_here(experiment, given, folder, Audience(folder, listener, warn))
     (path / REQUEST).unlink(missing_ok=True)
+    return _summary(path)
+
+
+def _summary(path: Path) -> dict[str, Any]:
     try:
         summary: dict[str, Any] = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -83,18 +83,28 @@ def finish(
     return summary
 
 
-def _ask(path: Path) -> None:
-    try:
-        (path / REQUEST).touch()
-    except OSError as error:
-        raise UserError(f"{path / REQUEST}: cannot be written: {error.strerror}") from None
+class _Patience:
+    """Waits for another process, and says so after a while."""
 
+    def __init__(self, path: Path, warn: Warn | None) -> None:
+        self._path, self._warn = path, warn
+        self._began, self._notice = time.monotonic(), FIRST_NOTICE
 
-def _waiting(path: Path, seconds: float) -> str:
-    return (
-        f"{path}: asked the process that writes this run {seconds:.0f} s ago to end it, no answer yet; it looks "
-        "between two jobs; Ctrl-C stops the waiting, the request stays; if the process hangs, end it and try again"
-    )
+    def ask_and_wait(self) -> None:
+        """Asks it to end the run, and waits a little."""
+        try:
+            (self._path / REQUEST).touch()
+        except OSError as error:
+            raise UserError(f"{self._path / REQUEST}: cannot be written: {error.strerror}") from None
+        seconds = time.monotonic() - self._began
+        if self._warn is not None and seconds >= self._notice:
+            self._notice += NEXT_NOTICE
+            self._warn(
+                f"{self._path}: asked the process that writes this run {seconds:.0f} s ago to end it, no answer yet; "
+                "it looks between two jobs; Ctrl-C stops the waiting, the request stays; if the process hangs, end it "
+                "and try again"
+            )
+        time.sleep(ASK_INTERVAL)
 
 
 def _end_here(experiment: Experiment, given: Dataset | None, folder: RunFolder, audience: Audience) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,7 @@ def simulate(
         RunStopped: If the run cannot go on, for example because the disk is full; `resume` continues it.
         Stopped: After SIGINT or SIGTERM, with a checkpoint in ``out``. It is a `KeyboardInterrupt`.
     """
-    _check_until(until, out)
+    _check_arguments(experiment, out, until)
     with attended(experiment, out, listener, warn) as (listens, warns):
         return _simulate(experiment, out, Audience(None, listens, warns), until, data)
 
@@ -229,11 +230,20 @@ def prepare(
     return checkpoint
 
 
+def _check_arguments(experiment: object, out: object, until: float | None) -> None:
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"experiment = {experiment!r:.80}: accepted: what load_experiment returns")
+    if out is not None and not isinstance(out, str | Path):
+        raise UserError(f"out = {out!r:.80}: accepted: the path of a folder, or None")
+    _check_until(until, out)
+
+
 def _check_until(until: float | None, out: str | Path | None) -> None:
     if until is None:
         return
-    if not 0 < until < FOREVER:
-        raise UserError(f"until = {until:g}: accepted: a virtual time in seconds, above 0")
+    if not isinstance(until, Real) or not 0 < until < FOREVER:
+        shown = f"{until:g}" if isinstance(until, Real) else f"{until!r:.80}"
+        raise UserError(f"until = {shown}: accepted: a virtual time in seconds, above 0")
     if out is None:
         raise UserError(f"until = {until:g}: needs a run folder (out), which keeps the checkpoint")
 

@@ -63,9 +63,7 @@ def build_report(
         UserError: If there are no runs, they have different metrics, one has no averaged model but is to be judged by
             it, or ``out`` cannot be written.
     """
-    if not runs:
-        raise UserError("report: no finished run given; accepted: at least one")
-    check_targets(targets)
+    _check(runs, targets)
     which, (runs, _) = _judgement(runs, by), judged(runs, by)
     measures = measure(runs, targets, "method" if sweep is None else "setting")
     main, speedups = tables(measures), speedup_tables(measures)
@@ -78,6 +76,12 @@ def build_report(
     contents["report.html"] = page(runs, main, speedups, figures, title, look).encode()
     files = write_files(Path(out), contents)
     return ReportPaths(files[-1], files, [*main, *speedups] if sweep is None else main)
+
+
+def _check(runs: Sequence[Run], targets: object) -> None:
+    if not runs:
+        raise UserError("report: no finished run given; accepted: at least one")
+    check_targets(targets)
 
 
 def check_targets(targets: object) -> None:
