@@ -41,6 +41,8 @@ class WatchedRun:
         self.index = EventIndex()
         self.asked = float("-inf")  # when somebody last looked at it, on the monotonic clock
         self.pace = Pace()
+        self.looks = 0  # grows with everything that may change a figure
+        self.next_look = float("-inf")  # on the monotonic clock
         self._events = Tail(place, EVENTS)
         self._absences: tuple[tuple[Faults, int], Absences] | None = None
         self._versions: tuple[object, ...] = ()  # of the files that are read as a whole
@@ -50,6 +52,7 @@ class WatchedRun:
     def follow(self, locks: Locks) -> None:
         """Takes in what has changed, but for the event log."""
         with self.lock:
+            self.looks += 1
             self._read_whole_files()
             now = time.time()
             try:
@@ -76,6 +79,7 @@ class WatchedRun:
                 self._begin_again()
                 return True
             if content:
+                self.looks += 1
                 self.index.take(content, start)
             return bool(content) and self._events.share < 1
 
@@ -84,6 +88,7 @@ class WatchedRun:
         with self.lock:
             self.index = EventIndex()
             self._events.restart()
+            self.looks += 1
 
     @property
     def behind(self) -> bool:
