@@ -13,6 +13,7 @@ from cabafl.watch.standing import WatchedFleet
 from cabafl.watch.watched import WatchedRun
 
 LOOK_INTERVAL = 1.0  # seconds between two looks at the runs
+YIELD = 0.001  # seconds between two pieces of an event log, in which a request gets the run's lock
 QUIET_LOOK_INTERVAL = 10.0  # ... at runs that do not go on
 LOOKED_AT = 60.0  # seconds during which somebody who has asked for a run is still looking at it
 SEARCH_INTERVAL = 5.0  # seconds between two searches for new folders
@@ -94,6 +95,7 @@ class Shelf:
             run = max(waiting, key=lambda run: run.asked)
             if not run.read_events():
                 done.add(run.id)
+            time.sleep(YIELD)
         self._give_up_some()
 
     def _wanted(self, run: WatchedRun) -> bool:
