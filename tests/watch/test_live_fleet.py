@@ -1,7 +1,6 @@
 """The page of a real fleet on this machine, and what an operator does there."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -40,14 +39,8 @@ def eventually(what: Callable[[], Any]) -> Any:
 
 
 def test_an_operator_takes_the_model_removes_a_device_and_stops_the_run(tmp_path: Path) -> None:
-    environment = {**os.environ, "COLUMNS": "200"}
-    process = subprocess.Popen(
-        [*CABAFL, "deploy", "local", *WORDS],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    command = [*CABAFL, "deploy", "local", *WORDS]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None
         url = _address(process.stderr)

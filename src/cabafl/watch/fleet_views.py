@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from cabafl.watch.columns import Array
-from cabafl.watch.jobs import OUTCOMES, UNDER_WAY
+from cabafl.watch.jobs import OUTCOMES, REJECTED, STALE, UNDER_WAY
 from cabafl.watch.moment import AWAY, IDLE, STATES, TRAINING, Moment, packed, tier_codes
 from cabafl.watch.standing import WatchedFleet
 from cabafl.watch.watched import WatchedRun
@@ -37,7 +37,7 @@ class FleetView:
             "row": int(np.searchsorted(times, self.time, "right")) - 1,
             "version": 0 if published is None else published.upto(self.time),
             "dispatches": int(moment.known.sum()),
-            "uploads": int(moment.uploaded.sum()),
+            "uploads": int((moment.uploaded.sum()) + np.isin(outcome, (REJECTED, STALE)).sum()),
             "in_flight": moment.in_flight,
             "losses": {OUTCOMES[code]: int((outcome == code).sum()) for code in np.unique(outcome)},
             "devices": self._counts(self._states()),

@@ -5,7 +5,7 @@ import numpy as np
 from cabafl.watch.columns import Array, GrowingTable
 
 OUTCOMES = ("under way", "upload", "crash", "left", "timeout", "rejected", "stale", "cancelled", "other")
-UNDER_WAY, UPLOADED, LEFT, OTHER = 0, 1, 3, len(OUTCOMES) - 1
+UNDER_WAY, UPLOADED, LEFT, REJECTED, STALE, OTHER = 0, 1, 3, 5, 6, len(OUTCOMES) - 1
 MOST = 1 << 30  # devices, slots and versions are smaller numbers
 LARGEST_GAP = 1 << 20  # jobs that may be missing in a damaged record
 MOST_DEVICES = 5_000_000
