@@ -19,6 +19,7 @@ from cabafl.watch.tail import Rewound, Tail
 
 QUIET = 60.0  # seconds without a line after which a run may be stalled
 QUIET_GAPS = 10.0  # ... and this many times the usual time between two evaluations
+MOST_EVENTS = 20_000_000  # of one run, a gigabyte of memory; what comes after them is not read
 FRESH = 15.0  # seconds: who has written just now is running, whatever the table of locks says
 _generations = itertools.count(int(time.time()))  # also after a restart no number comes again
 State = Literal["running", "finished", "stalled", "failed"]
@@ -81,7 +82,7 @@ class WatchedRun:
             if content:
                 self.looks += 1
                 self.index.take(content, start)
-            return bool(content) and self._events.share < 1
+            return bool(content) and self.behind
 
     def forget_events(self) -> None:
         """Gives the memory of the index back; it is read again when somebody looks at the run."""
@@ -92,8 +93,8 @@ class WatchedRun:
 
     @property
     def behind(self) -> bool:
-        """Whether the event log has more than was read."""
-        return self._events.size > self._events.position
+        """Whether the event log has more than was read, and is to be read."""
+        return self._events.size > self._events.position and self.index.events < MOST_EVENTS
 
     @property
     def indexed(self) -> float:
