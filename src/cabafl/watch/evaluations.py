@@ -52,7 +52,8 @@ class Evaluations:
         lines = content.decode("utf-8", errors="replace").splitlines()
         if not self.rows.names and lines:
             self._begin(lines.pop(0).split(",")[:MOST_COLUMNS])
-        width, found = len(self.rows.names), []
+        width = len(self.rows.names)
+        found: list[list[float]] = []
         for line in lines:
             try:
                 row = [float(text) for text in line.split(",")]
