@@ -197,6 +197,23 @@ def test_the_lines_of_an_old_version(tmp_path: Path) -> None:
         assert runs["finished"]["value"] > 0
 
 
+def test_runs_that_are_over_are_looked_at_less_often(visited: Visit, run: Path) -> None:
+    [watched] = visited.site.shelf.runs.values()
+    visited.site.shelf.look()
+    looks = watched.looks
+    visited.site.shelf.look()
+    assert watched.looks == looks
+    visited.site.shelf.open(watched)
+    visited.site.shelf.look()
+    assert watched.looks == looks + 1
+    (run / "summary.json").unlink()
+    visited.look()
+    watched.asked = float("-inf")
+    looks = watched.looks
+    visited.site.shelf.look()
+    assert (watched.state, watched.looks) == ("running", looks + 1)
+
+
 def test_memory_of_runs_nobody_looks_at_is_given_back(
     visited: Visit, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
