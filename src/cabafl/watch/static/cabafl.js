@@ -142,7 +142,7 @@ export class CabaflView {
     return [
       ["models", format.count(slots.slot.length)],
       ["travelling", format.count(travelling)],
-      ["cycle", `${format.anything(cabafl.k)} trainings`, "k"],
+      ["cycle", format.anything(cabafl.k), "k: trainings of a model between two aggregations"],
       [
         "gamma",
         format.anything(cabafl.gamma),

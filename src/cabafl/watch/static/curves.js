@@ -114,13 +114,28 @@ export class CurvesView {
       this.draw();
     });
     this.which.hidden = true;
+    this.shown = null; // "both", "averaged" or "raw"; null: both of one run, averaged of several
+    this.kinds = choice(
+      "Models",
+      [
+        ["averaged", "Averaged"],
+        ["raw", "Raw"],
+        ["both", "Both"],
+      ],
+      null,
+      (shown) => {
+        this.shown = shown;
+        this.draw();
+      },
+    );
+    this.kinds.hidden = true;
     this.metric = new LineChart("Metric", { sync: "curves" });
     this.loss = new LineChart("Loss", { sync: "curves", note: "less is better" });
     this.hint = el("p", { class: "quiet" });
     this.host = el(
       "div",
       {},
-      el("div", { class: "row controls" }, this.axes, this.which, el("span", { class: "grow" }), extra),
+      el("div", { class: "row controls" }, this.axes, this.kinds, this.which, el("span", { class: "grow" }), extra),
       el("div", { class: "two" }, this.metric.host, this.loss.host),
       this.hint,
     );
@@ -146,6 +161,7 @@ export class CurvesView {
     const [first] = this.curves;
     if (!first) return;
     this.#drawColumns(first);
+    this.kinds.hidden = !this.curves.some(({ columns }) => columns.averaged_value);
     const axis = AXES[this.axis],
       labels = names(this.curves.map(({ id }) => id));
     const about = this.column === "value" ? first.metric : { name: this.column };
@@ -198,6 +214,8 @@ export class CurvesView {
   }
 
   #lines(column, labels) {
+    const shown = this.shown ?? (this.curves.length > 1 ? "averaged" : "both");
+    this.kinds.select(shown);
     return this.curves.flatMap((curve, place) => {
       const { columns } = curve,
         x = columns[this.axis] ?? [],
@@ -207,25 +225,16 @@ export class CurvesView {
       const raw = {
         key: curve.id,
         label: averaged ? `${labels[place]}, raw` : labels[place],
-        colour: averaged ? `${stroke}a0` : stroke,
-        width: averaged ? 1.25 : 1.75,
+        colour: averaged && shown === "both" ? `${stroke}a0` : stroke,
+        width: averaged && shown === "both" ? 1.25 : 1.75,
         dash,
         x,
         y: columns[column] ?? [],
       };
-      if (!averaged) return [raw];
-      return [
-        raw,
-        {
-          key: `${curve.id} averaged`,
-          label: `${labels[place]}, averaged`,
-          colour: stroke,
-          width: 2.25,
-          dash,
-          x,
-          y: averaged,
-        },
-      ];
+      if (!averaged || shown === "raw") return [raw];
+      const label = `${labels[place]}, averaged`;
+      const smooth = { key: `${curve.id} averaged`, label, colour: stroke, width: 2.25, dash, x, y: averaged };
+      return shown === "averaged" ? [smooth] : [raw, smooth];
     });
   }
 }
