@@ -5,7 +5,7 @@ import { LineChart } from "./chart.js";
 import { choice, dropdown, el } from "./dom.js";
 import * as format from "./format.js";
 import { live } from "./live.js";
-import { recall, remember, seriesColour, seriesDash } from "./look.js";
+import { recall, remember, seriesDash } from "./look.js";
 
 const MOST_APPENDED = 4000; // points after which a curve is loaded, and thinned out, again
 const COST = new Set([
@@ -131,6 +131,8 @@ export class CurvesView {
     this.kinds.hidden = true;
     this.metric = new LineChart("Metric", { sync: "curves" });
     this.loss = new LineChart("Loss", { sync: "curves", note: "less is better" });
+    this.metric.onreset = () => this.loss.showAll(); // they zoom together
+    this.loss.onreset = () => this.metric.showAll();
     this.hint = el("p", { class: "quiet" });
     this.host = el(
       "div",
@@ -218,14 +220,14 @@ export class CurvesView {
     this.kinds.select(shown);
     return this.curves.flatMap((curve, place) => {
       const { columns } = curve,
-        x = columns[this.axis] ?? [],
-        stroke = seriesColour(place);
+        x = columns[this.axis] ?? [];
       const dash = seriesDash(place),
         averaged = columns[`averaged_${column}`];
       const raw = {
         key: curve.id,
         label: averaged ? `${labels[place]}, raw` : labels[place],
-        colour: averaged && shown === "both" ? `${stroke}a0` : stroke,
+        hue: place,
+        faint: Boolean(averaged) && shown === "both",
         width: averaged && shown === "both" ? 1.25 : 1.75,
         dash,
         x,
@@ -233,7 +235,7 @@ export class CurvesView {
       };
       if (!averaged || shown === "raw") return [raw];
       const label = `${labels[place]}, averaged`;
-      const smooth = { key: `${curve.id} averaged`, label, colour: stroke, width: 2.25, dash, x, y: averaged };
+      const smooth = { key: `${curve.id} averaged`, label, hue: place, width: 2.25, dash, x, y: averaged };
       return shown === "averaged" ? [smooth] : [raw, smooth];
     });
   }
