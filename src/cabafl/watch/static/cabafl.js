@@ -5,7 +5,7 @@ import { get } from "./api.js";
 import { bars } from "./chart.js";
 import { card, el, say } from "./dom.js";
 import * as format from "./format.js";
-import { icon, seriesColour } from "./look.js";
+import { icon, seriesName } from "./look.js";
 
 const SHOWN = 60; // models, more on request
 const MOST_PIPS = 24,
@@ -40,7 +40,7 @@ class ModelCard {
       el(
         "div",
         { class: "row" },
-        el("h3", {}, el("i", { class: "patch", style: { background: seriesColour(slot) } }), `Model ${slot}`),
+        el("h3", {}, el("i", { class: "patch", style: { background: `var(--${seriesName(slot)})` } }), `Model ${slot}`),
         el("span", { class: "grow" }),
         this.where,
       ),
@@ -142,7 +142,7 @@ export class CabaflView {
     return [
       ["models", format.count(slots.slot.length)],
       ["travelling", format.count(travelling)],
-      ["cycle", `${format.anything(cabafl.k)} trainings`, "k"],
+      ["cycle", format.anything(cabafl.k), "k: trainings of a model between two aggregations"],
       [
         "gamma",
         format.anything(cabafl.gamma),
@@ -163,7 +163,7 @@ export class CabaflView {
       this.grid.append(made.host);
     }
     while (this.cards.length > count) this.cards.pop().host.remove();
-    const heaviest = Math.max(1e-12, ...cabafl.weight.map((weight) => weight ?? 0));
+    const heaviest = cabafl.weight.reduce((most, weight) => Math.max(most, weight ?? 0), 1e-12);
     this.cards.forEach((made, slot) => made.set(slot, { ...found, heaviest }));
     this.more.hidden = found.slots.slot.length <= count;
     say(this.more, `Show all ${found.slots.slot.length} models`);

@@ -1,11 +1,14 @@
 // A line chart: uPlot with our colours, a legend of text, and a mark for the time of the replay.
 
 import { el, say } from "./dom.js";
-import { colour, onTheme } from "./look.js";
+import { colour, onTheme, seriesColour, seriesName } from "./look.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
 const HEIGHT = 260;
 const font = () => "12px system-ui, sans-serif";
+
+/** The colour of a line, in the scheme of now. */
+const strokeOf = ({ hue, faint }) => `${seriesColour(hue)}${faint ? "a0" : ""}`;
 
 /** Index of the newest point of `values` at or before `place` that is known. */
 function known(values, place) {
@@ -26,7 +29,7 @@ function cleaned(x, y) {
 }
 
 /**
- * `set` takes lines `{key, label, colour, width, dash, x, y}` and how to write both axes. Lines may have different x.
+ * `set` takes lines `{key, label, hue, faint, width, dash, x, y}` and how to write both axes. Lines may have different x.
  * Dragging zooms, a double click or `reset` shows everything again; new points keep what is zoomed to.
  */
 export class LineChart {
@@ -64,7 +67,7 @@ export class LineChart {
     this.canvas.hidden = !this.empty.hidden;
     const signature = JSON.stringify([
       xLabel,
-      lines.map(({ key, label, colour, width, dash }) => [key, label, colour, width, dash]),
+      lines.map(({ key, label, hue, faint, width, dash }) => [key, label, hue, faint, width, dash]),
     ]);
     if (signature !== this.signature || !this.plot) {
       this.signature = signature;
@@ -85,9 +88,11 @@ export class LineChart {
   }
 
   showAll() {
+    if (!this.zoomed) return;
     this.zoomed = false;
     this.reset.hidden = true;
     this.plot?.setData(this.data, true);
+    this.onreset?.();
   }
 
   destroy() {
@@ -129,12 +134,12 @@ export class LineChart {
     const values = (format) => (_, splits) => splits.map((value) => (value === null ? "" : format(value)));
     const series = this.lines.map((line) => ({
       label: line.label,
-      stroke: line.colour,
+      stroke: strokeOf(line),
       width: this.points ? 0 : (line.width ?? 1.75),
       dash: line.dash?.length ? line.dash : undefined,
       spanGaps: true,
       paths: this.points ? () => null : this.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-      points: this.points ? { show: true, size: 4, fill: line.colour, width: 0 } : { show: this.data[0].length < 3 },
+      points: this.points ? { show: true, size: 4, fill: strokeOf(line), width: 0 } : { show: this.data[0].length < 3 },
     }));
     return {
       width,
@@ -222,7 +227,7 @@ export function swatch(line) {
   return el("i", {
     class: line.dash?.length ? "swatch dashed" : "swatch",
     style: {
-      "border-top-color": line.colour,
+      "border-top-color": `var(--${seriesName(line.hue)})`,
       "border-top-width": `${Math.max(2, Math.round(line.width ?? 2))}px`,
       opacity: line.faint ? "0.6" : "1",
     },
@@ -235,27 +240,34 @@ function padded(low, high) {
   return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
 }
 
-/** A chart of bars without axes, with the numbers as text for everyone who cannot see it. */
+const MOST_BARS = 200;
+
+/** Neighbours together, so that there are at most `MOST_BARS`: their mean, and their first and last place. */
+function grouped(values) {
+  const size = Math.ceil(values.length / MOST_BARS);
+  return Array.from({ length: Math.ceil(values.length / size) }, (_, i) => {
+    const part = values.slice(i * size, (i + 1) * size);
+    const mean = part.reduce((sum, value) => sum + (value ?? 0), 0) / part.length;
+    return { value: size === 1 ? part[0] : mean, first: i * size, last: i * size + part.length - 1 };
+  });
+}
+
+/** A chart of bars without axes. Each bar says its value as its title. */
 export function bars(
   values,
   { label, name = (place) => String(place), tick = name, format = String, most = null } = {},
 ) {
-  const every = Math.ceil(values.length / 12);
-  const top = most ?? Math.max(1e-12, ...values.map((value) => value ?? 0));
-  return el(
-    "ol",
-    { class: "bars", "aria-label": label },
-    values.map((value, place) =>
-      el(
-        "li",
-        { title: `${name(place)}: ${format(value)}` },
-        el(
-          "span",
-          { class: "space" },
-          el("span", { class: "bar", style: { height: `${Math.max(value ? 1 : 0, (100 * (value ?? 0)) / top)}%` } }),
-        ),
-        el("span", { class: "tick" }, place % every ? "" : tick(place)),
-      ),
-    ),
-  );
+  const groups = grouped(values);
+  const top = most ?? groups.reduce((high, { value }) => Math.max(high, value ?? 0), 1e-12);
+  const every = Math.ceil(groups.length / 12);
+  const bar = ({ value, first, last }, i) => {
+    const height = `${Math.max(value ? 1 : 0, (100 * (value ?? 0)) / top)}%`;
+    return el(
+      "li",
+      { title: `${first === last ? name(first) : `${name(first)} to ${name(last)}`}: ${format(value)}` },
+      el("span", { class: "space" }, el("span", { class: "bar", style: { height } })),
+      el("span", { class: "tick" }, i % every ? "" : tick(first)),
+    );
+  };
+  return el("ol", { class: "bars", "aria-label": label }, groups.map(bar));
 }

@@ -7,7 +7,7 @@ import { pick } from "./dialog.js";
 import { el } from "./dom.js";
 import * as format from "./format.js";
 import { live, refresher } from "./live.js";
-import { seriesColour, seriesDash } from "./look.js";
+import { seriesDash } from "./look.js";
 import { notice } from "./notices.js";
 import { MOST_OVERLAID } from "./overview.js";
 import { address } from "./route.js";
@@ -98,7 +98,7 @@ export class ComparePage {
         return el(
           "tr",
           {},
-          el("td", {}, swatch({ colour: seriesColour(place), dash: seriesDash(place), width: 3 })),
+          el("td", {}, swatch({ hue: place, dash: seriesDash(place), width: 3 })),
           el("td", {}, el("a", { href: address(["run", id]) }, labels[place])),
           el("td", {}, state),
           [

@@ -5,7 +5,7 @@ import { LineChart } from "./chart.js";
 import { choice, dropdown, el } from "./dom.js";
 import * as format from "./format.js";
 import { live } from "./live.js";
-import { recall, remember, seriesColour, seriesDash } from "./look.js";
+import { recall, remember, seriesDash } from "./look.js";
 
 const MOST_APPENDED = 4000; // points after which a curve is loaded, and thinned out, again
 const COST = new Set([
@@ -114,13 +114,30 @@ export class CurvesView {
       this.draw();
     });
     this.which.hidden = true;
+    this.shown = null; // "both", "averaged" or "raw"; null: both of one run, averaged of several
+    this.kinds = choice(
+      "Models",
+      [
+        ["averaged", "Averaged"],
+        ["raw", "Raw"],
+        ["both", "Both"],
+      ],
+      null,
+      (shown) => {
+        this.shown = shown;
+        this.draw();
+      },
+    );
+    this.kinds.hidden = true;
     this.metric = new LineChart("Metric", { sync: "curves" });
     this.loss = new LineChart("Loss", { sync: "curves", note: "less is better" });
+    this.metric.onreset = () => this.loss.showAll(); // they zoom together
+    this.loss.onreset = () => this.metric.showAll();
     this.hint = el("p", { class: "quiet" });
     this.host = el(
       "div",
       {},
-      el("div", { class: "row controls" }, this.axes, this.which, el("span", { class: "grow" }), extra),
+      el("div", { class: "row controls" }, this.axes, this.kinds, this.which, el("span", { class: "grow" }), extra),
       el("div", { class: "two" }, this.metric.host, this.loss.host),
       this.hint,
     );
@@ -146,6 +163,7 @@ export class CurvesView {
     const [first] = this.curves;
     if (!first) return;
     this.#drawColumns(first);
+    this.kinds.hidden = !this.curves.some(({ columns }) => columns.averaged_value);
     const axis = AXES[this.axis],
       labels = names(this.curves.map(({ id }) => id));
     const about = this.column === "value" ? first.metric : { name: this.column };
@@ -198,34 +216,27 @@ export class CurvesView {
   }
 
   #lines(column, labels) {
+    const shown = this.shown ?? (this.curves.length > 1 ? "averaged" : "both");
+    this.kinds.select(shown);
     return this.curves.flatMap((curve, place) => {
       const { columns } = curve,
-        x = columns[this.axis] ?? [],
-        stroke = seriesColour(place);
+        x = columns[this.axis] ?? [];
       const dash = seriesDash(place),
         averaged = columns[`averaged_${column}`];
       const raw = {
         key: curve.id,
         label: averaged ? `${labels[place]}, raw` : labels[place],
-        colour: averaged ? `${stroke}a0` : stroke,
-        width: averaged ? 1.25 : 1.75,
+        hue: place,
+        faint: Boolean(averaged) && shown === "both",
+        width: averaged && shown === "both" ? 1.25 : 1.75,
         dash,
         x,
         y: columns[column] ?? [],
       };
-      if (!averaged) return [raw];
-      return [
-        raw,
-        {
-          key: `${curve.id} averaged`,
-          label: `${labels[place]}, averaged`,
-          colour: stroke,
-          width: 2.25,
-          dash,
-          x,
-          y: averaged,
-        },
-      ];
+      if (!averaged || shown === "raw") return [raw];
+      const label = `${labels[place]}, averaged`;
+      const smooth = { key: `${curve.id} averaged`, label, hue: place, width: 2.25, dash, x, y: averaged };
+      return shown === "averaged" ? [smooth] : [raw, smooth];
     });
   }
 }

@@ -6,7 +6,6 @@ import { chooseRuns } from "./compare.js";
 import { CurvesView } from "./curves.js";
 import { card, el, table } from "./dom.js";
 import * as format from "./format.js";
-import { seriesColour } from "./look.js";
 import { address } from "./route.js";
 
 const PARTS = 120;
@@ -20,6 +19,8 @@ export class CurvesTab {
     this.view = new CurvesView({ clock: page.clock, extra: overlay, onRewound: () => page.rewound() });
     this.flow = new LineChart("Jobs", { height: 180, sync: "activity", stepped: true, zero: true });
     this.flight = new LineChart("In flight", { height: 180, sync: "activity", stepped: true, zero: true });
+    this.flow.onreset = () => this.flight.showAll();
+    this.flight.onreset = () => this.flow.showAll();
     this.stale = el("div");
     this.losses = el("div");
     this.host = el(
@@ -84,13 +85,10 @@ export class CurvesTab {
     ];
     this.flow.note.textContent = `per ${format.seconds(edges[1] - edges[0])} of the run's clock`;
     this.flow.set(
-      lines.map(([label, y], place) => ({ key: label, label, colour: seriesColour(place), width: 1.25, x, y })),
+      lines.map(([label, y], place) => ({ key: label, label, hue: place, width: 1.25, x, y })),
       how,
     );
-    this.flight.set(
-      [{ key: "in flight", label: "jobs in flight", colour: seriesColour(0), width: 1.25, x, y: flying }],
-      how,
-    );
+    this.flight.set([{ key: "in flight", label: "jobs in flight", hue: 0, width: 1.25, x, y: flying }], how);
   }
 
   #drawStaleness() {

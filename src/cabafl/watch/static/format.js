@@ -10,6 +10,8 @@ const PREFIXES = [
   [1e3, "k"],
 ];
 
+let ahead = 0; // seconds by which this machine's clock is ahead of the server's
+
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 
 /** 1,234 */
@@ -43,10 +45,15 @@ export function duration(value) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
+/** Says what time it is for the server. */
+export function setServerTime(at) {
+  ahead = Date.now() / 1000 - at;
+}
+
 /** A date: 20 s ago */
 export function ago(at) {
   if (!known(at)) return "never";
-  const s = Math.max(0, Math.round(Date.now() / 1000 - at));
+  const s = Math.max(0, Math.round(Date.now() / 1000 - ahead - at));
   if (s < 60) return `${s} s ago`;
   if (s < 3600) return `${Math.floor(s / 60)} min ago`;
   return s < 172800 ? `${Math.floor(s / 3600)} h ago` : `${Math.floor(s / 86400)} d ago`;

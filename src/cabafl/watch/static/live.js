@@ -1,6 +1,7 @@
 // What the server pushes: the rows of the overview, and which of the followed runs have changed.
 
 import { get } from "./api.js";
+import { setServerTime } from "./format.js";
 
 const RETRY = [1000, 2000, 5000, 10000]; // milliseconds
 
@@ -89,6 +90,7 @@ class Live {
       this.runs = new Map(all.runs.map((run) => [run.id, run]));
       this.fleets = new Map(all.fleets.map((fleet) => [fleet.id, fleet]));
       this.#revision = all.revision;
+      setServerTime(all.at);
       this.loaded = true;
       this.#tell("overview", null);
     } catch {

@@ -46,7 +46,10 @@ export function colour(name) {
 }
 
 /** The colour of a series, a model or a run; they repeat. */
-export const seriesColour = (place) => colour(`s${((place % SERIES) + SERIES) % SERIES}`);
+export const seriesColour = (place) => colour(seriesName(place));
+
+/** Its name in base.css. */
+export const seriesName = (place) => `s${((place % SERIES) + SERIES) % SERIES}`;
 
 /** Lines beyond the colours are dashed. */
 export const seriesDash = (place) => [[], [6, 4], [2, 3]][Math.floor(place / SERIES) % 3];

@@ -31,7 +31,7 @@ export class MethodTab {
 
   async refresh() {
     const found = await get(`/api/runs/${this.page.id}/method${this.page.time("?")}`);
-    const special = found.page === "cabafl" && found.cabafl?.trained;
+    const special = found.page === "cabafl" && Boolean(found.cabafl?.trained);
     if (special !== this.special || !this.view) {
       this.special = special;
       this.view?.close();
@@ -71,29 +71,23 @@ class GenericView {
     this.versions = el("div");
     this.published = el("div");
     this.models = el("div");
-    this.host = el(
-      "div",
-      {},
-      el(
-        "div",
-        { class: "two" },
-        card("Since the last publication", this.buffer),
-        card("Uploads in each version", this.versions),
-      ),
-      el("div", { class: "two" }, card("The last publication", this.published), card("Models", this.models)),
-    );
+    const buffered = [card("Since the last publication", this.buffer), card("The last publication", this.published)];
+    const counted = [card("Uploads in each version", this.versions), card("Models", this.models)];
+    this.host = el("div", { class: "two" }, el("div", {}, buffered), el("div", {}, counted));
   }
 
   figures(found) {
     const per = found.per_version,
       mean = per.length ? per.reduce((a, b) => a + b, 0) / per.length : null;
-    return [
+    const fixed = [
       ["method", found.name ?? "–"],
       ["version", format.count(found.version)],
       ["buffered", format.count(found.since_published.uploads), "uploads since the last publication"],
       ["per version", format.number(mean), `uploads: mean of the last ${per.length} versions`],
-      ...found.kinds.map(({ kind, count }) => [`${kind} events`, format.count(count)]),
     ];
+    const taken = new Set(fixed.map(([name]) => name));
+    const kinds = found.kinds.filter(({ kind }) => !taken.has(kind));
+    return [...fixed, ...kinds.map(({ kind, count }) => [kind, format.count(count), "events of this kind"])];
   }
 
   async set(found) {

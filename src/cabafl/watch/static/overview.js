@@ -211,7 +211,7 @@ export class OverviewPage {
     return found.sort(
       (a, b) =>
         this.direction * compare(value(a), value(b)) ||
-        compare(b.updated ?? 0, a.updated ?? 0) ||
+        compare(b.started ?? 0, a.started ?? 0) ||
         compare(a.name, b.name),
     );
   }

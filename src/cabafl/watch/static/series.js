@@ -4,7 +4,6 @@ import { get } from "./api.js";
 import { LineChart } from "./chart.js";
 import { dropdown } from "./dom.js";
 import * as format from "./format.js";
-import { seriesColour } from "./look.js";
 
 const POINTS = 1500,
   MOST_GROUPS = 8;
@@ -56,13 +55,13 @@ export class SeriesChart {
     const groups = by ? [...new Set(by)].sort((a, b) => a - b) : [];
     const many = groups.length < 2 || groups.length > MOST_GROUPS;
     const lines = many
-      ? [{ key: "all", label: field, colour: seriesColour(0), x: time, y: value }]
+      ? [{ key: "all", label: field, hue: 0, x: time, y: value }]
       : groups.map((group) => {
           const places = by.map((_, i) => i).filter((i) => by[i] === group);
           return {
             key: String(group),
             label: `model ${group}`,
-            colour: seriesColour(group),
+            hue: group,
             x: places.map((i) => time[i]),
             y: places.map((i) => value[i]),
           };
