@@ -40,6 +40,13 @@ SLOW_FILES = {
     "tests/loggers/test_libraries.py",
     "tests/reporting/test_report.py",
     "tests/reproduction/test_results.py",
+    "tests/watch/test_actions.py",
+    "tests/watch/test_load.py",
+    "tests/watch/test_page.py",
+    "tests/watch/test_page_fleet.py",
+    "tests/watch/test_page_run.py",
+    "tests/watch/test_replay.py",
+    "tests/watch/test_serving.py",
 }
 SLOW_TESTS = {  # by name, in any file
     "test_a_device_that_restarts_while_the_server_is_away",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from cabafl.checked import make_method
-from cabafl.config import Experiment, FleetSection, TrainingSection
+from cabafl.config import Experiment, TrainingSection
 from cabafl.data.dataset import Dataset, Partition
 from cabafl.engine.average import AverageRule
 from cabafl.engine.core import EngineSetup, Limits
@@ -29,6 +29,7 @@ from cabafl.fleet import (
     tiered_fleet,
 )
 from cabafl.fleet.attacks import STRENGTHS
+from cabafl.fleet.watts import fleet_power, tier_power
 from cabafl.learning.builtin_tasks import chosen_metrics, find_task
 from cabafl.learning.dp import per_sample_gradients
 from cabafl.learning.features import find_layer
@@ -40,7 +41,6 @@ from cabafl.learning.weights import start_from
 from cabafl.loggers.finding import find_loggers
 from cabafl.methods.base import Method
 from cabafl.own_code import blaming
-from cabafl.power import BOARDS, DEFAULT_POWER, Power
 from cabafl.recording.events import Event
 from cabafl.recording.scale import MetricInfo
 from cabafl.samples import limit_test, load_data, make_data, no_classes
@@ -300,23 +300,6 @@ def make_fleet(experiment: Experiment, sizes: np.ndarray[tuple[int], np.dtype[np
         latency=section.extra_latency,
         answer_share=answer_share,
         power={tier: tier_power(section, tier) for tier in TIERS},
-    )
-
-
-def fleet_power(section: FleetSection) -> Power:
-    """What a device draws: the keys in watts, then the board, then the defaults."""
-    board = DEFAULT_POWER if section.power is None else BOARDS[section.power]
-    keys = section.compute_watts, section.radio_watts, section.idle_watts
-    return Power(*(default if watts is None else watts for watts, default in zip(keys, board, strict=True)))
-
-
-def tier_power(section: FleetSection, tier: str) -> Power:
-    """What a device of a tier draws: the tier's watts, then the tier's board, then `fleet_power`."""
-    board = BOARDS[section.tier_power[tier]] if tier in section.tier_power else fleet_power(section)
-    return Power(
-        section.tier_compute_watts.get(tier, board.compute),
-        section.tier_radio_watts.get(tier, board.radio),
-        section.tier_idle_watts.get(tier, board.idle),
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from cabafl import data
-from cabafl.config import HUB_KEYS, DataSection, Experiment
+from cabafl.config import HUB_KEYS, DataSection, Experiment, TaskSection
 from cabafl.data.dataset import Dataset, Partition, Split
 from cabafl.data.given import dataset_from, given_name
 from cabafl.data.loader import read, read_test
@@ -31,7 +31,7 @@ def with_given(experiment: Experiment, given: Any) -> tuple[Experiment, Dataset 
         return experiment, None
     if not is_given(section.dataset) and "dataset" in section.model_fields_set:
         raise UserError(f"data.dataset = {section.dataset!r}: data are handed in, too; accepted: given, or no data")
-    dataset = dataset_from(given, hub_options(section), _given_error)
+    dataset = dataset_from(given, hub_options(section, experiment.task), _given_error)
     if not len(dataset.train):
         raise _given_error("there are test samples only; accepted: training samples beside them")
     name = given_name(dataset)
@@ -45,15 +45,16 @@ def _given_error(reason: object) -> UserError:
     return UserError(f"data: cannot be used: {' '.join(str(reason).split())}")
 
 
-def hub_options(section: DataSection) -> data.HubOptions:
-    """The keys that say what is what in a table."""
-    return data.HubOptions(**{key: getattr(section, key) for key in HUB_KEYS})
+def hub_options(section: DataSection, task: TaskSection) -> data.HubOptions:
+    """The keys that say what is what in a table, and whether arrays are text."""
+    keys = {key: getattr(section, key) for key in HUB_KEYS}
+    return data.HubOptions(**keys, tokens=find_task(task).targets == "tokens")
 
 
 def load_data(experiment: Experiment, test_only: bool = False) -> Dataset:
     """All samples of the experiment's data set. ``test_only``: its training samples may be missing."""
     section = experiment.data
-    name, options = section.dataset, hub_options(section)
+    name, options = section.dataset, hub_options(section, experiment.task)
     devices = None if section.devices == "auto" else section.devices
     if is_given(name):
         raise UserError(f"data.dataset = {name!r}: handed in from Python; accepted: simulate or resume with data=...")

@@ -74,6 +74,8 @@ def test_a_frame_is_matched_by_the_names_of_its_columns() -> None:
     form, expected = trained(x, feature_names=np.array(["a", "b", "c"]))
     frame = pd.DataFrame(x, columns=list("abc")).assign(label="?")
     assert same(frame[["c", "label", "a", "b"]], form, expected)
+    assert same(frame[["c", "label", "a", "b"]].iloc[2], form, expected[2:3]), "a row has the names, too"
+    assert same(pd.Series(x[2]), form, expected[2:3])
     with pytest.raises(UserError, match=r"^x: there is no column 'b'; found: a, c, label$"):
         raw_inputs(frame.drop(columns="b"), form)
     with pytest.raises(UserError, match=r"^x: a frame, but the features of the training samples have no names"):

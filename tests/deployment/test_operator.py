@@ -206,6 +206,24 @@ def test_export_while_the_run_goes_on(fleet_run: FleetRun) -> None:
     assert any(not np.array_equal(now[name], final[name]) for name in now)
 
 
+def test_what_an_operator_has_done_is_in_the_journal_and_the_events(fleet_run: FleetRun) -> None:
+    """Also after a restart, which replays the journal."""
+
+    def order() -> None:
+        fleet_run.order("export")
+        fleet_run.order("removed", devices=[2, "no number", 1])
+
+    stop = after_uploads(12, terminate())
+    orders = after_uploads(5, order)
+    with pytest.raises(Stopped):
+        fleet_run.serve(settings=FEDASYNC, listener=lambda event: (orders(event), stop(event))[0])
+    assert fleet_run.answer("removed") == (True, "removed: 2, 1")
+    fleet_run.completes(settings=FEDASYNC)
+    lines = [json.loads(line) for line in (fleet_run.out / "events.jsonl").read_text().splitlines()]
+    done = [(line["action"], line.get("device")) for line in lines if line["event"] == "operator"]
+    assert done == [("export", None), ("remove", 2), ("remove", 1)]
+
+
 def test_export_of_a_run_that_does_not_go_on(fleet_run: FleetRun, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no model yet; accepted: a run with a checkpoint"):
         export_stopped(fleet_run.out, tmp_path / "early.safetensors")

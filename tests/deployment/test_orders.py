@@ -21,6 +21,7 @@ from tests.deployment.test_carrier import MODEL, SIZE, Bench, read
 from tests.deployment.test_loop import DOWN, WEIGHTS, Playground
 from tests.deployment.test_participant import SETTINGS, WHO, joined, never, zeros
 from tests.fleet_play import SECONDS
+from tests.runs import ALL_METHODS
 
 EVERYTHING = "tests.engine.orders_method:Everything"
 
@@ -86,6 +87,25 @@ def test_a_server_killed_anywhere_fetches_again_what_it_had_asked_for(tmp_path: 
     assert not flying, "no job is forgotten"
     versions = [event.version for event in again.events if isinstance(event, Published)]
     assert versions == list(range(1, len(versions) + 1))
+
+
+@pytest.mark.parametrize("name", ALL_METHODS)
+def test_a_server_killed_with_any_method_continues(tmp_path: Path, name: str) -> None:
+    for fuse in (70, 190):
+        network, folder = PlayNetwork(), tmp_path / str(fuse)
+        folder.mkdir()
+        server = Server(network, folder, name)
+        network.fuse = fuse
+        with pytest.raises(Killed):
+            server.run(until=SECONDS)
+        server.journal.close()
+        again = Server(network, folder, name)
+        again.run(until=SECONDS)
+        assert len(again.uploads) == len(set(again.uploads)) > 10
+        assert {reason for _, reason in again.losses} <= {"cancelled"}
+        versions = [event.version for event in again.events if isinstance(event, Published)]
+        assert versions == list(range(1, len(versions) + 1)) != []
+        assert not [f for f in again.engine.flights.values() if not f.held and again.engine.now - f.since > 15.0]
 
 
 def test_an_order_that_a_device_missed_is_given_again(tmp_path: Path) -> None:

@@ -30,6 +30,34 @@ def numbers_to_predict() -> tuple[Any, Any]:
     return np.zeros((2, 28, 28), dtype=np.uint8), np.array([0.5, 1.5])
 
 
+def fractions() -> tuple[Any, Any]:
+    return np.zeros((4, 1, 28, 28)), np.array([0, 1, 2, 9])
+
+
+def one_number() -> tuple[Any, Any]:
+    return np.array(0.5), np.array(1)
+
+
+def text(device: int | None) -> tuple[Any, Any]:
+    return np.arange(24).reshape(6, 4) % 12, np.arange(6) + 6
+
+
+def strange_text(device: int | None) -> tuple[Any, Any]:
+    return np.arange(24).reshape(6, 4) % 13, np.arange(6)
+
+
+def test_text_of_a_device(tmp_path: Path) -> None:
+    words = [f"data.dataset={__name__}:text", "data.partition=natural", "data.train_limit=none", "model.name=lstm"]
+    greeting = greeting_of(*words, "task.name=next-token")
+    assert (greeting.task.kind, greeting.task.classes) == ("text", 12)
+    device = Device(tmp_path, "server:1", WHO, WHO, data=f"{__name__}:text")
+    assert Participant(device).join(greeting) == 6
+    with pytest.raises(
+        UserError, match="strange_text': cannot be used: x has symbols from 0 to 12; accepted: from 0 to 11"
+    ):
+        Participant(replace(device, data=f"{__name__}:strange_text")).join(greeting)
+
+
 def nothing() -> tuple[Any, Any]:
     return np.zeros((0, 28, 28), dtype=np.uint8), np.zeros(0, dtype=int)
 
@@ -116,6 +144,8 @@ def test_a_loader_of_the_user(tmp_path: Path) -> None:
             r"targets of the data are float32 of shape .*; accepted: class numbers, one per",
         ),
         ("nothing", "the device has no samples"),
+        ("fractions", r"x is torch\.float32; accepted: pixels as bytes, as the server's test samples are"),
+        ("one_number", r"x is empty or a single number \(shape \(\)\)"),
         ("no_file", r"cannot be used: no such readings \(test_own_data\.py, line \d+\)"),
         ("missing", "cannot be used: module"),
     ],

@@ -91,6 +91,15 @@ def test_a_job_gives_the_bits_of_the_simulator(tmp_path: Path) -> None:
     assert found.joules == pytest.approx(10.0 * found.seconds, rel=0.2)
 
 
+def test_the_pace_follows_the_steps_that_are_made(tmp_path: Path) -> None:
+    """60 samples in batches of 50, two epochs: one of four steps is 50 of 120 samples."""
+    device, greeting = joined(tmp_path, "training.max_steps=1", "training.batch_size=50", pace=2.0)
+    share = min(50, device.join(greeting)) / device.join(greeting) / 2
+    found = trained(device, TrainingJob(1, zeros(greeting), Objective()))
+    assert (found.steps, found.epochs) == (1, 1)
+    assert 2 * share <= found.seconds < 2 * share + 0.5
+
+
 @pytest.mark.parametrize("kind", ["activations", "activation_counts", "labels"])
 def test_features_are_those_of_the_simulator(tmp_path: Path, kind: FeatureKind) -> None:
     device, _ = joined(tmp_path, terms=Terms(labels=True))

@@ -7,7 +7,7 @@ import pytest
 
 from cabafl.config import Experiment, load_experiment
 from cabafl.engine.changes import CHANGEABLE, Change, changed, parse_change
-from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Joined, Left, Passed, Started, Stopping
+from cabafl.engine.inputs import Arrived, Changed, Failed, Gathered, Joined, Left, Operated, Passed, Started, Stopping
 from cabafl.engine.wall import WallEngine
 from cabafl.errors import UserError
 from cabafl.recording.events import Evaluated, Event, Lost, Noted
@@ -189,6 +189,19 @@ def test_a_stop_waits_for_the_jobs_in_flight(name: str) -> None:
     engine.handle(Joined(3.0, 0, 10))
     assert engine.over  # a stop is not undone
     engine.conclude()
+
+
+def test_what_the_operator_does_outside_is_noted_and_changes_nothing() -> None:
+    events: list[Event] = []
+    engine = begun("fedasync", events)
+    before = (engine.version, len(engine.flights), len(engine.idle))
+    engine.handle(Operated(1.0, "export"))
+    engine.handle(Operated(2.0, "remove", 3))
+    assert [event for event in events if isinstance(event, Noted)][-2:] == [
+        Noted(1.0, "operator", {"action": "export"}),
+        Noted(2.0, "operator", {"action": "remove", "device": 3}),
+    ]
+    assert (engine.version, len(engine.flights), len(engine.idle)) == before
 
 
 def test_a_stop_at_once_recalls_all_jobs() -> None:

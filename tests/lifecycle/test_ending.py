@@ -1,5 +1,6 @@
 """Runs that end before their time, and runs that go on after their end."""
 
+import errno
 import json
 import os
 import signal
@@ -13,8 +14,10 @@ import pytest
 import torch
 
 from cabafl import simulate
+from cabafl.cli import main
 from cabafl.config import load_experiment
-from cabafl.errors import UserError
+from cabafl.errors import RunStopped, UserError
+from cabafl.files import write_atomic
 from cabafl.lifecycle.ending import REQUEST, Ending
 from cabafl.lifecycle.finishing import finish
 from cabafl.lifecycle.simulate import resume
@@ -177,6 +180,53 @@ def test_what_cannot_be_extended_is_refused_and_stays_complete(
     with pytest.raises(UserError, match=message):
         resume(folder, settings=[changed])
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_target_that_the_run_never_had_is_not_what_ended_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=20")), folder)
+    says = (
+        r"run.stop_at = 0.01: the run has reached that before its present end; accepted: run.stop_at=none, or a value"
+    )
+    with pytest.raises(UserError, match=says):
+        resume(folder, settings=["run.stop_at=0.01"])
+    assert (folder / "summary.json").exists()
+
+
+@pytest.mark.parametrize("which", ["checkpoint.json", "experiment.toml"])
+def test_a_full_disk_while_a_run_is_being_extended(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long, folder = tmp_path / "long", tmp_path / "run"
+    words = settings("fedavg", "run.workers=0")
+    simulate(load_experiment(None, words), long)
+    simulate(load_experiment(None, [*words, "run.virtual_time=20"]), folder)
+    with monkeypatch.context() as full:
+
+        def refuse(path: Path, content: bytes) -> None:
+            if path.name == which:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write_atomic(path, content)
+
+        full.setattr("cabafl.engine.checkpoint.write_atomic", refuse)
+        full.setattr("cabafl.lifecycle.extension.write_atomic", refuse)
+        with pytest.raises(RunStopped, match="the run stops because it cannot be recorded: the disk is full"):
+            resume(folder, settings=["run.virtual_time=60"])
+    assert resume(folder, settings=["run.virtual_time=60"]) is not None
+    same_bytes(long, folder)
+
+
+def test_the_progress_of_an_extension_ends_at_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=20")), folder)
+    monkeypatch.setattr(sys, "argv", ["cabafl", "resume", str(folder), "run.virtual_time=80"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shares = [int(line.split("%")[0]) for line in capsys.readouterr().out.splitlines() if "%  t =" in line]
+    assert ended.value.code in (0, None)
+    assert shares[0] < 100 == max(shares)
 
 
 def test_an_interrupted_run_is_finished_at_its_checkpoint_and_can_go_on(tmp_path: Path) -> None:

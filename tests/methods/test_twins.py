@@ -13,10 +13,10 @@ from cabafl.fleet import Faults, Fleet
 from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import Floats
 from cabafl.rng import rng
-from tests.methods.twins import Entry, Twin, cosine, log_orders, watched
+from tests.methods.twins import MOMENTUM, RATE, Entry, Twin, Variates, cosine, log_orders, watched
 from tests.scripted import World, vector
 
-MOMENTUM, RATE, EPOCHS = 0.5, 0.1, 5
+EPOCHS = 5
 INITIAL = vector(0.5, -1.0, 2.0, 0.25, 1.0, 3.0, 2.0)
 TRAINABLE = 5
 
@@ -50,25 +50,6 @@ def world(name: str, log: list[Entry], devices: int, slots: int, link: float, **
     )
     log_orders(made, log)
     return made
-
-
-class Variates:
-    """c and c_k."""
-
-    def __init__(self, size: int) -> None:
-        self.c, self.own = np.zeros(size), {}  # type: tuple[Floats, dict[int, Floats]]
-
-    def check(self, entry: Entry) -> None:
-        expected = self.c - self.own.get(entry.device, 0.0)
-        np.testing.assert_allclose(entry.correction[: len(self.c)], expected, rtol=1e-4, atol=1e-4)
-        assert not entry.correction[len(self.c) :].any()
-
-    def learn(self, entry: Entry, delta: Floats, c: Floats) -> Floats:
-        assert entry.upload is not None
-        steps = sum((1 - MOMENTUM**i) / (1 - MOMENTUM) for i in range(1, entry.upload.steps + 1))
-        change = -delta / (RATE * steps) - c
-        self.own[entry.device] = self.own.get(entry.device, np.zeros(len(c))) + change
-        return np.asarray(change)
 
 
 class ScaffoldTwin(Twin):

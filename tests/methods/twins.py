@@ -33,6 +33,7 @@ class Entry:
     idle: tuple[int, ...] = ()  # before the event is handled
 
 
+MOMENTUM, RATE = 0.5, 0.1  # of local training
 CAUSES = ("start", "features", "upload", "loss", "ready", "timer", "idle")
 
 
@@ -176,3 +177,23 @@ def cosine(a: Floats, b: Floats) -> float:
     if not a.any():
         return 1.0
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)) if b.any() else 0.0
+
+
+class Variates:
+    """c and c_k."""
+
+    def __init__(self, size: int) -> None:
+        self.c, self.own = np.zeros(size), {}  # type: tuple[Floats, dict[int, Floats]]
+
+    def check(self, entry: Entry) -> None:
+        """The correction of a job is c - c_k."""
+        expected = self.c - self.own.get(entry.device, 0.0)
+        np.testing.assert_allclose(entry.correction[: len(self.c)], expected, rtol=1e-4, atol=1e-4)
+        assert not entry.correction[len(self.c) :].any()
+
+    def learn(self, entry: Entry, delta: Floats, c: Floats) -> Floats:
+        assert entry.upload is not None
+        steps = sum((1 - MOMENTUM**i) / (1 - MOMENTUM) for i in range(1, entry.upload.steps + 1))
+        change = -delta / (RATE * steps) - c
+        self.own[entry.device] = self.own.get(entry.device, np.zeros(len(c))) + change
+        return np.asarray(change)

@@ -1,11 +1,13 @@
 """The run folder: what is written when, and that one process at a time writes it."""
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
 from cabafl.errors import UserError
+from cabafl.files import write_atomic
 from cabafl.recording import folder as module
 from cabafl.recording.events import Dispatched, Evaluated
 from cabafl.recording.folder import RunFolder, read_metrics
@@ -104,3 +106,33 @@ def test_a_folder_in_use_or_with_content_is_refused(tmp_path: Path, monkeypatch:
         RunFolder.reopen(tmp_path / "run")
     folder.close()
     RunFolder.reopen(tmp_path / "run").close()
+
+
+def test_a_folder_that_cannot_be_made_is_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, content: bytes) -> None:
+        if path.name == "experiment.toml":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_atomic(path, content)
+
+    with monkeypatch.context() as full:
+        full.setattr(module, "write_atomic", refuse)
+        with pytest.raises(UserError, match="cannot be written: No space left on device"):
+            fresh(tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []
+    fresh(tmp_path / "run").close()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written: File exists"):
+        fresh(tmp_path / "file")
+
+
+def test_the_slower_of_two_processes_leaves_the_folder_of_the_other_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(path: Path, content: bytes) -> None:
+        write_atomic(path, content)
+        (path.parent / "events.jsonl").touch()  # by the other process
+
+    monkeypatch.setattr(module, "write_atomic", late)
+    with pytest.raises(UserError, match="the folder is not empty; accepted: a new or empty folder"):
+        fresh(tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"environment.json", "events.jsonl"}

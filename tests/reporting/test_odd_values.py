@@ -49,6 +49,7 @@ def test_a_report_on_values_that_are_not_finite(kind: str, metric: MetricInfo, t
     drawn = {str(curve["label"]): curve["time"] for curve in curves(report.html)}
     assert len(drawn["cabafl"]["x"]) == 21
     assert len(drawn["fedavg"]["x"]) == {"never a number": 0, "lost": 12}.get(kind, len(drawn["fedavg"]["x"])) < 21
+    assert "Some values are not finite (NaN or infinite); curves leave them out" in report.html.read_text()
     marked = [row[0].text for table in report.tables for row in table.rows if row[1:] and row[2].best]
     assert "cabafl" in marked
     draw_curve(evaluations(ODD[kind], metric=metric), "odd", tmp_path / "curve.png")

@@ -8,6 +8,7 @@ import typer
 
 from cabafl.cli.arguments import ExperimentFile, Quiet, Settings, Targets
 from cabafl.cli.grid import Jobs, Seeds, run_and_report
+from cabafl.cli.watch import Watch, watching
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder for runs and report; an interrupted comparison continues.")] = Path(
         "comparison"
     ),
+    watch: Watch = False,
     quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same experiment and report on them. Finished runs are not repeated."""
     base, variants = read_comparison(file, settings, methods)
-    _run_and_report(base, variants, seeds, jobs, targets, out, quiet)
+    with watching(watch, [out]):
+        _run_and_report(base, variants, seeds, jobs, targets, out, quiet)
 
 
 def read_comparison(

@@ -12,6 +12,7 @@ from cabafl.cli.arguments import ExperimentFile, Quiet, Settings
 from cabafl.cli.console import console, print_table
 from cabafl.cli.deploy_output import LogForm, make_log, outputs, require_deploy
 from cabafl.cli.run import read_experiment, run_folder, stoppable, summary_table
+from cabafl.cli.watch import Watch, exposing_metrics, watching
 from cabafl.errors import UserError
 
 app = typer.Typer(no_args_is_help=True)
@@ -31,6 +32,9 @@ def server(
     file: ExperimentFile = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: DIR/state/run.")] = None,
+    metrics: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Serve Prometheus metrics to this machine on this port.")
+    ] = None,
     log: LogForm = "text",
     quiet: Quiet = False,
 ) -> None:
@@ -45,6 +49,7 @@ def server(
     fleet = FleetFolder.load(folder)
     path = out or fleet.state / "run"
     with ExitStack() as stack:
+        stack.enter_context(exposing_metrics(metrics, [fleet.path, path.resolve()]))
         stack.enter_context(stoppable(path, f"cabafl deploy server {folder} ..."))
         listener, writer = outputs(stack, experiment, log, quiet)
         station = Station(path, writer, fleet.state / STATUS, fleet.state / COMMANDS, listener)
@@ -91,6 +96,7 @@ def local(
     time_scale: Annotated[
         float, typer.Option(min=0.01, help="Speed-up over the training times of the imitated boards.")
     ] = 5.0,
+    watch: Watch = False,
     log: LogForm = "text",
     quiet: Quiet = False,
 ) -> None:
@@ -102,6 +108,7 @@ def local(
     experiment = with_defaults(experiment, devices)
     with ExitStack() as stack:
         bed = Testbed(stack.enter_context(run_folder(experiment, out)).resolve(), devices, time_scale)
+        stack.enter_context(watching(watch, [bed.path]))
         stack.enter_context(stoppable(bed.path, f"the same command and --out {bed.path}"))
         listener, writer = outputs(stack, experiment, log, quiet)
         summary = bed.serve(experiment, listener, writer)

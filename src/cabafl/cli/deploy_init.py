@@ -107,12 +107,15 @@ def _add(folder: Path, count: int) -> None:
 def _remove(folder: Path, text: str) -> None:
     from cabafl.deployment.folder.layout import FleetFolder
     from cabafl.deployment.folder.membership import remove_devices
+    from cabafl.deployment.server.operator import record_removal
 
     try:
         numbers = [int(word) for word in text.split(",")]
     except ValueError:
         raise UserError(f"--remove = {text!r}: accepted: numbers of devices, such as 3 or 3,7") from None
-    change = remove_devices(FleetFolder.load(folder), numbers)
+    fleet = FleetFolder.load(folder)
+    change = remove_devices(fleet, numbers)
+    record_removal(fleet.state, numbers)
     _say(f"Removed: {', '.join(f'device {number}' for number in numbers)}.")
     if not change.listed:
         _say("Not on the revocation list: ca.key is not here. Use --remove also where it is, and copy crl.pem here.")

@@ -24,6 +24,7 @@ from cabafl.cli import (
     run,
     sweep,
     tune,
+    watch,
 )
 from cabafl.cli.console import fail
 from cabafl.errors import RunStopped, UserError
@@ -63,6 +64,7 @@ app.command("tune")(tune.tune)
 app.command("ablate")(compare.ablate)
 app.command("observe")(observe.observe)
 app.command("report")(report.report)
+app.command("watch")(watch.watch)
 app.command("reproduce")(reproduce.reproduce)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from cabafl.cli.arguments import ExperimentFile, Quiet, Settings, Until
 from cabafl.cli.console import console, print_notice, print_table
+from cabafl.cli.watch import Watch, watching
 from cabafl.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def run(
         Path | None, typer.Option(help="Run folder, new or empty; default: runs/DATASET-METHOD-seedSEED-TIME.")
     ] = None,
     until: Until = None,
+    watch: Watch = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate one experiment in virtual time."""
@@ -53,6 +55,7 @@ def run(
     with (
         workers_ahead(experiment),
         run_folder(experiment, out) as folder,
+        watching(watch, [folder]),
         Progress(experiment, enabled=not quiet) as progress,
         stoppable(folder, quiet=quiet),
     ):

@@ -8,6 +8,7 @@ import typer
 
 from cabafl.cli.arguments import ExperimentFile, Quiet, Targets
 from cabafl.cli.grid import Jobs, Seeds, run_and_report
+from cabafl.cli.watch import Watch, watching
 
 if TYPE_CHECKING:
     from cabafl.comparison.grid import GridRun
@@ -31,6 +32,7 @@ def sweep(
     out: Annotated[Path, typer.Option(help="Folder for runs and report; an interrupted sweep continues.")] = Path(
         "sweep"
     ),
+    watch: Watch = False,
     quiet: Quiet = False,
 ) -> None:
     """Run every combination of the values of some keys and report on them. Finished runs are not repeated."""
@@ -49,4 +51,5 @@ def sweep(
     def report(labels: Mapping[Path, str], notes: Sequence[str]) -> None:
         write_report(labels, out, chosen, quiet, notes, plan.sweep)
 
-    run_and_report(make, jobs, out, report, quiet)
+    with watching(watch, [out]):
+        run_and_report(make, jobs, out, report, quiet)

@@ -39,12 +39,12 @@ def load(
             from cabafl.data import synthetic
 
             return synthetic.generate(seed, devices, targets)
-        return _read(name, root, labels)
+        return _read(name, root, labels, targets == "tokens")
     except OSError as error:  # e.g. a folder without read permission
         raise UserError(f"data set {name} cannot be read: {error}") from None
 
 
-def _read(name: str, root: Path | None, labels: LabelLevel) -> "Dataset":
+def _read(name: str, root: Path | None, labels: LabelLevel, tokens: bool) -> "Dataset":
     folder = folder_of(name, root)
     match name:  # imported on demand: readers load torch
         case "mnist5k":
@@ -74,7 +74,7 @@ def _read(name: str, root: Path | None, labels: LabelLevel) -> "Dataset":
         case _:
             from cabafl.data import npz
 
-            return npz.read(root)
+            return npz.read(root, tokens)
 
 
 def _check(name: str, labels: str) -> None:

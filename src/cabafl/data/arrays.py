@@ -55,7 +55,7 @@ def dataset_of(name: str, arrays: Arrays, complain: Complaint) -> Dataset:
 def from_targets(name: str, arrays: Arrays, targets: Targets, complain: Complaint) -> Dataset:
     """The data set of inputs, users and what is known about them in ``arrays``, with these targets."""
     kind, x, test_x = _inputs(arrays, complain)
-    users, test_users = _users(arrays, complain)
+    users, test_users = users_of(arrays, complain)
     train = Split(torch.from_numpy(x), torch.from_numpy(targets.train), users)
     test = Split(torch.from_numpy(test_x), torch.from_numpy(targets.test), test_users)
     mean, deviation = _normalisation(arrays, kind, x if len(x) else test_x, complain)
@@ -187,9 +187,10 @@ def stored_inputs(key: str, x: NDArray[Any], complain: Complaint) -> tuple[Kind,
 
 
 def channels_first(x: NDArray[Any]) -> NDArray[Any]:
-    """Images (N, C, H, W). The last of four dimensions are the channels if it is 1 or 3, or up to 4 and the second is
-    more."""
-    last = x.shape[3] in (1, 3) or x.shape[3] <= 4 < x.shape[1]
+    """Images (N, C, H, W). The channels are last if that dimension is 1 or 3, or up to 4 where the second is more, or
+    if the other two are equal and larger: the sides of a square."""
+    _, second, third, fourth = x.shape
+    last = fourth in (1, 3) or fourth <= 4 < second or fourth < second == third
     return x.transpose(0, 3, 1, 2) if last else x
 
 
@@ -257,7 +258,8 @@ def check_finite_numbers(complain: Complaint, key: str, values: NDArray[Any]) ->
         raise complain(f"{key}{list(first)} is {values[first]}; only finite numbers are accepted")
 
 
-def _users(arrays: Arrays, complain: Complaint) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def users_of(arrays: Arrays, complain: Complaint) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Numbers of the users of the training and the test samples; None: they have none."""
     if "user_train" not in arrays:
         return None, None
     types = [arrays[key].dtype for key in USERS if key in arrays]

@@ -25,7 +25,7 @@ class DataInfo:
 
 @dataclass(frozen=True)
 class HubOptions:
-    """How to read a data set in Hugging Face form; None: found out from the data set."""
+    """How to read a data set in Hugging Face form, or data of the user's own; None: found out from the data set."""
 
     input_column: str | None = None
     label_column: str | None = None
@@ -34,6 +34,7 @@ class HubOptions:
     test_split: str | None = None
     test_share: float | None = None  # cut off the training split instead of reading a test split
     subset: str | None = None  # the configuration, for names on the Hub that have several
+    tokens: bool = False  # the user's own arrays are text: the task predicts symbols
 
 
 def _inside(folder: str, *files: str) -> tuple[tuple[str, ...], ...]:

@@ -23,6 +23,7 @@ from cabafl.data.dataset import Dataset
 from cabafl.data.files import failure, one_line
 from cabafl.data.fingerprint import fingerprint
 from cabafl.data.tables import Columns, feature_arrays, held_out, label_columns, table_arrays, tidy
+from cabafl.data.text import text_dataset
 from cabafl.errors import UserError
 from cabafl.names import GIVEN
 
@@ -43,10 +44,11 @@ def dataset_from(data: Any, options: HubOptions, complain: Complaint) -> Dataset
     """The data set of whatever was handed in; ``complain`` makes the error if it cannot be used."""
     if isinstance(data, Dataset):
         return data
+    make = text_dataset if options.tokens else dataset_of
     if isinstance(data, Mapping):
-        return dataset_of(GIVEN, _named_arrays(data, complain), complain)
+        return make(GIVEN, _named_arrays(data, complain), complain)
     if isinstance(data, tuple | list) and len(data) == 2 and all(_is_part(each) for each in data):
-        return dataset_of(GIVEN, _joined(*_pair(data[0], data[1], options, complain)), complain)
+        return make(GIVEN, _joined(*_pair(data[0], data[1], options, complain)), complain)
     if not _is_part(data):
         raise complain(f"it is a {type(data).__name__}; accepted: {ACCEPTED}")
     if options.test_share is None:
@@ -57,7 +59,7 @@ def dataset_from(data: Any, options: HubOptions, complain: Complaint) -> Dataset
     if rows.all() or not rows.any():
         raise UserError(f"data.test_share = {options.test_share}: leaves no training or no test samples")
     train, test = ({key: _rows(key, values, chosen) for key, values in whole.items()} for chosen in (~rows, rows))
-    return dataset_of(GIVEN, _joined(train, test), complain)
+    return make(GIVEN, _joined(train, test), complain)
 
 
 def renamed(dataset: Dataset, name: str) -> Dataset:
@@ -125,16 +127,22 @@ def _is_part(data: Any) -> bool:
 
 
 def is_frame(data: Any) -> bool:
+    """Whether this is a pandas frame."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def is_row(data: Any) -> bool:
+    """Whether this is a pandas series: a row or a column of a frame."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.Series)
 
 
 def _is_values(data: Any) -> bool:
     if isinstance(data, torch.Tensor | np.ndarray):
         return True
-    pandas = sys.modules.get("pandas")
     plain = isinstance(data, list) and (not data or isinstance(data[0], _ENTRIES))
-    return plain or (pandas is not None and isinstance(data, pandas.Series))
+    return plain or is_row(data)
 
 
 def _pair(train: Any, test: Any, options: HubOptions, complain: Complaint) -> tuple[Part, Part]:

@@ -34,6 +34,7 @@ from cabafl.data.catalogue import HubOptions
 from cabafl.data.dataset import Dataset, Split
 from cabafl.data.files import failure, one_line
 from cabafl.data.given import array_of, dataset_from, is_pair, renamed
+from cabafl.data.text import is_text, symbols, text_dataset
 from cabafl.errors import UserError
 
 Function = Callable[..., Any]
@@ -107,23 +108,25 @@ def read(name: str, devices: int | None, partition: str, options: HubOptions) ->
         raise UserError(f"data.partition = {partition!r}: {name} gives each device its own samples; accepted: natural")
     if devices is None:
         raise UserError(f"data.devices = 'auto': {name} takes the number of a device; accepted: how many there are")
-    return _in_memory(loader, lambda: _read_each(loader, devices))
+    return _in_memory(loader, lambda: _read_each(loader, devices, options.tokens))
 
 
-def _read_each(loader: Loader, devices: int) -> Dataset:
+def _read_each(loader: Loader, devices: int, tokens: bool) -> Dataset:
     found = [loader.own(device) for device in range(devices)]
     users = np.repeat(np.arange(devices), [len(part["x"]) for part in found])
     filled = [part for part in found if len(part["x"])]
     if not filled:
         raise loader.error("no device has samples")
     train = {f"{key}_train": _stacked([part[key] for part in filled], key, loader.error) for key in ("x", "y")}
-    return _of_devices(loader, train | {"user_train": users})
+    return _of_devices(loader, train | {"user_train": users}, tokens)
 
 
 def read_test(name: str, options: HubOptions) -> Dataset:
     """What a server needs: the test samples, and no training samples if the devices have their own."""
     loader = Loader.find(name)
-    return _in_memory(loader, lambda: _of_devices(loader, {}) if loader.takes_device else loader.whole(options))
+    if not loader.takes_device:
+        return _in_memory(loader, lambda: loader.whole(options))
+    return _in_memory(loader, lambda: _of_devices(loader, {}, options.tokens))
 
 
 def _in_memory(loader: Loader, work: Callable[[], Dataset]) -> Dataset:
@@ -136,27 +139,31 @@ def _in_memory(loader: Loader, work: Callable[[], Dataset]) -> Dataset:
 def read_own(loader: Loader, device: int, names: tuple[str, ...], options: HubOptions) -> Split | Dataset:
     """On a device: its own samples, or a data set of which it takes its part. ``names`` are the server's classes."""
     if loader.takes_device:
-        return _own_split(loader, loader.own(device), names)
+        return _own_split(loader, loader.own(device), names, options.tokens)
     found = loader.call()
     if is_pair(found):
         pair = {key: array_of(value, key, loader.error) for key, value in zip(("x", "y"), found, strict=False)}
-        return _own_split(loader, pair, names)
+        return _own_split(loader, pair, names, options.tokens)
     return renamed(dataset_from(found, options, loader.error), loader.name)
 
 
-def _own_split(loader: Loader, found: dict[str, NDArray[Any]], names: tuple[str, ...]) -> Split:
+def _own_split(loader: Loader, found: dict[str, NDArray[Any]], names: tuple[str, ...], tokens: bool) -> Split:
     if not found["x"].size:
         raise loader.error("the device has no samples")
     check_part(found, loader.error)
+    if tokens and is_text(found["x"]):
+        return Split(*(torch.from_numpy(symbols(key, found[key], loader.error)) for key in ("x", "y")))
     _, x = stored_inputs("x", found["x"], loader.error)
     y = _class_numbers(found["y"], names, loader.error)
     return Split(torch.from_numpy(x), torch.from_numpy(y))
 
 
-def _of_devices(loader: Loader, train: dict[str, NDArray[Any]]) -> Dataset:
+def _of_devices(loader: Loader, train: dict[str, NDArray[Any]], tokens: bool) -> Dataset:
     """Training samples of the devices, if any, and the test samples, whose classes and normalisation count."""
     test = loader.own(None)
     arrays = {"x_test": test["x"], "y_test": test["y"], **train}
+    if tokens and is_text(test["x"]):
+        return text_dataset(loader.name, arrays, loader.error, of_test=True)
     check_lengths(arrays, loader.error)
     targets = _targets(arrays, loader.error)
     kind, x = stored_inputs("x_test", test["x"], loader.error)

@@ -14,16 +14,18 @@ from cabafl.data.arrays import ABOUT, TEST, TRAIN, USERS, dataset_of
 from cabafl.data.catalogue import DESCRIPTIONS
 from cabafl.data.dataset import Dataset
 from cabafl.data.files import corrupt, missing
+from cabafl.data.text import text_dataset
 from cabafl.errors import UserError
 
 
-def read(root: Path | None) -> Dataset:
-    """Reads the file ``root``; raises `UserError` if it is not set, missing or unusable."""
+def read(root: Path | None, tokens: bool = False) -> Dataset:
+    """Reads the file ``root``, as text if the task predicts ``tokens``; raises `UserError` if it is not set, missing or
+    unusable."""
     if root is None:
         raise UserError(f"data.root is not set; {DESCRIPTIONS['npz'].get}")
     path = Path(root).expanduser()
     arrays = read_arrays("npz", path, TEST, (*TRAIN, *USERS, *ABOUT))
-    return dataset_of("npz", arrays, partial(corrupt, path))
+    return (text_dataset if tokens else dataset_of)("npz", arrays, partial(corrupt, path))
 
 
 def read_arrays(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cabafl.data.arrays import bytes_of, channels_first, check_finite_numbers
 from cabafl.data.dataset import Kind, network_inputs
-from cabafl.data.given import array_of, is_frame
+from cabafl.data.given import array_of, is_frame, is_row
 from cabafl.data.tables import feature_arrays, tidy
 from cabafl.errors import UserError
 
@@ -32,6 +32,8 @@ class InputForm(NamedTuple):
 def raw_inputs(x: Any, form: InputForm) -> Tensor:
     """Arrays, tensors, lists or a pandas frame, one sample or several, as the network takes them; raises `UserError` if
     they do not have the form of the training samples."""
+    if is_row(x) and set(form.feature_names) & {str(name) for name in x.index}:
+        x = x.to_frame().T
     array = _from_frame(x, form) if is_frame(x) else array_of(x, "x", _error)
     if array.dtype.kind not in "iufb":
         raise _error(f"x is {array.dtype} of shape {array.shape}; accepted: numbers")

@@ -105,4 +105,14 @@ class Stopping(State):
     at_once: bool
 
 
-Input = Started | Joined | Left | Arrived | Held | Failed | Gathered | Passed | Changed | Stopping
+@dataclass(frozen=True)
+class Operated(State):
+    """The operator has done something that changes nothing in the engine, but belongs into the record: ``action`` is
+    ``export`` (took the model away) or ``remove`` (shut out ``device``)."""
+
+    time: float
+    action: str
+    device: int | None = None
+
+
+Input = Started | Joined | Left | Arrived | Held | Failed | Gathered | Passed | Changed | Stopping | Operated

@@ -23,6 +23,7 @@ from cabafl.engine.inputs import (
     Input,
     Joined,
     Left,
+    Operated,
     Passed,
     Started,
     Stopping,
@@ -166,7 +167,7 @@ class WallEngine(OperatedEngine):
         else:
             self._control(given)
 
-    def _control(self, given: Started | Changed | Stopping | Passed) -> None:
+    def _control(self, given: Started | Changed | Stopping | Operated | Passed) -> None:
         """What the server and its operator do."""
         if isinstance(given, Started):
             # The order in which devices joined is arbitrary: sort them, as in a simulation, so that draws agree.
@@ -179,6 +180,8 @@ class WallEngine(OperatedEngine):
             self._change(given.key, given.value)
         elif isinstance(given, Stopping):
             self._stop(given.at_once)
+        elif isinstance(given, Operated):
+            self.note("operator", action=given.action, **({} if given.device is None else {"device": given.device}))
 
     def flight_of(self, device: int) -> Flight | None:
         """The job that a device is working on, if any."""

@@ -86,14 +86,6 @@ class LoadedModel:
         return np.array(self.spec.class_names)[chosen] if self.spec.class_names else chosen
 
 
-def _tensor(x: npt.ArrayLike) -> Tensor:
-    try:
-        return torch.from_numpy(np.array(x))
-    except (TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"x: a {type(x).__name__} that is no array of numbers: {reason}; accepted: samples") from None
-
-
 def load_model(path: str | Path, which: Which = "result") -> LoadedModel:
     """Loads the model of a run with its preprocessing.
 

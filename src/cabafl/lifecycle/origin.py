@@ -82,8 +82,11 @@ _ACCEPTED = "accepted: the file that the run wrote, which tells which data it be
 
 def without_start(experiment: Experiment, path: Path) -> Experiment:
     """The experiment without the weights to start from, if the run has a checkpoint: it needs them no longer."""
-    if not (path / CHECKPOINT).exists():
-        return experiment
+    return without_weights(experiment) if (path / CHECKPOINT).exists() else experiment
+
+
+def without_weights(experiment: Experiment) -> Experiment:
+    """The experiment without the weights to start from."""
     return experiment.model_copy(update={"model": experiment.model.model_copy(update={"weights": None})})
 
 

@@ -3,10 +3,10 @@
     g = |W - W_sent| / |Delta_k|;   W <- W + lambda / (g + epsilon) * Delta_k
     E_k <- E_k + floor((target - g) * kappa), kept between 1 and max_epochs
 
-Devices whose updates are stale train fewer epochs, those with fresh ones more. The paper was not available: this
-follows its abstract and one port; its constants are not known, and it may count steps instead of epochs. The bounds of
-E_k are ours. A zero update changes nothing. Statistics of batch normalisation are mixed in with the weight of the step,
-at most 1.
+Devices whose updates are stale train fewer epochs, those with fresh ones more. (With target * kappa below 1, as by
+default, the epochs can only shrink.) The paper was not available: this follows its abstract and one port; its constants
+are not known, and it may count steps instead of epochs. The bounds of E_k are ours. A zero update changes nothing.
+Statistics of batch normalisation are mixed in with the weight of the step, at most 1.
 """
 
 import math

@@ -8,15 +8,15 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
-
-from safetensors.torch import save
-from torch import Tensor
+from typing import IO, TYPE_CHECKING, Any
 
 from cabafl.errors import RunStopped, UserError
 from cabafl.files import as_json, cannot_record, lock, write_atomic
 from cabafl.recording.events import Evaluated, Event
 from cabafl.recording.scale import MetricInfo, metric_info
+
+if TYPE_CHECKING:  # who only reads a folder needs no torch
+    from torch import Tensor
 
 EVENTS = "events.jsonl"
 METRICS = "metrics.csv"
@@ -66,6 +66,11 @@ class RunFolder:
             lock(folder._events, _busy(path))  # before there is an experiment that another process could go on with
             write_atomic(path / EXPERIMENT, experiment_toml.encode())
         except OSError as error:
+            if isinstance(error, FileExistsError) and path.is_dir():  # another process was quicker
+                raise UserError(f"--out = {path}: the folder is not empty; accepted: a new or empty folder") from None
+            for name in (ENVIRONMENT, TASK, EVENTS, METRICS):  # so that the same command can be tried again
+                with contextlib.suppress(OSError):
+                    (path / name).unlink(missing_ok=True)
             raise UserError(f"--out = {path}: cannot be written: {error.strerror}") from None
         return folder
 
@@ -213,6 +218,8 @@ def _row(texts: list[str], columns: list[str], fixed: int, metric: MetricInfo) -
     return Evaluated._make([*numbers[: len(_KINDS)], *averaged, more, metric])
 
 
-def save_model(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def save_model(path: Path, tensors: "Mapping[str, Tensor]") -> None:
     """Writes a model in safetensors format, atomically."""
+    from safetensors.torch import save
+
     write_atomic(path, save(dict(tensors)))

@@ -91,6 +91,8 @@
   const draw = () => {
     const width = Math.max(320, plot.clientWidth);
     const range = extent();
+    const longest = Math.max(...ticks(...range.y, 7).map((value) => level(value, range.y).length), 0);
+    pad.left = Math.max(58, 30 + 7 * longest);
     const sx = (v) => pad.left + ((v - range.x[0]) / (range.x[1] - range.x[0])) * (width - pad.left - pad.right);
     const sy = (v) => height - pad.bottom - ((v - range.y[0]) / (range.y[1] - range.y[0])) * (height - pad.top - pad.bottom);
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "learning curves" });

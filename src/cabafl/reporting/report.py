@@ -136,6 +136,10 @@ def _caveats(runs: Sequence[Run], measures: Measures, sweep: Sweep | None) -> li
         notes.append(
             f"Some runs have fewer than {WINDOW} evaluated versions, so they have no best window and no stability."
         )
+    if not all(math.isfinite(row.value) for run in runs for row in run.metrics):
+        notes.append(
+            "Some values are not finite (NaN or infinite); curves leave them out, and none of them is the best."
+        )
     early = [
         f"{run.label}, seed {run.seed}, at {run.metrics[-1].time:,.0f} s ({run.ended_by})"
         for run in runs

@@ -246,7 +246,8 @@ def _own_samples(device: Device, greeting: Greeting, loader: Loader | None) -> t
     """The samples, and whether they are the device's own, whatever the experiment, and not a part of a data set."""
     dataset = None
     if loader is not None:
-        found = read_own(loader, device.partition, greeting.task.class_names, hub_options(greeting.data))
+        options = hub_options(greeting.data, greeting.task.task)
+        found = read_own(loader, device.partition, greeting.task.class_names, options)
         if isinstance(found, Split):
             return found, True
         dataset = found
@@ -263,6 +264,8 @@ def _check_samples(samples: Split, loader: Loader, task: TaskSpec) -> None:
         raise loader.error(f"x has shape {tuple(x.shape)}; accepted: n x {task.input_shape}")
     if task.pixels is not None and (x.dtype == torch.uint8) != (task.pixels == "bytes"):
         raise loader.error(f"x is {x.dtype}; accepted: pixels as {task.pixels}, as the server's test samples are")
+    if task.kind == "text" and len(x) and (x.is_floating_point() or not 0 <= x.min() <= x.max() < task.classes):
+        raise loader.error(f"x has symbols from {x.min()} to {x.max()}; accepted: from 0 to {task.classes - 1}")
     learning = find_task(task.task)
     try:
         learning.check(y)

@@ -7,7 +7,7 @@ from cabafl.deployment.server.dispatcher import Dispatcher, Quarantined
 from cabafl.deployment.server.operator import Command, CommandBox, StatusFile
 from cabafl.engine.changes import parse_change
 from cabafl.engine.checkpoint import Checkpoint
-from cabafl.engine.inputs import Changed, Passed, Stopping
+from cabafl.engine.inputs import Changed, Operated, Passed, Stopping
 from cabafl.engine.quarantine import AlarmFailed
 from cabafl.errors import UserError
 from cabafl.lifecycle.run import Lifecycle
@@ -131,6 +131,8 @@ class FleetDriver:
         now = self.dispatcher.now()
         if command.kind == "export":
             return self._export(command)
+        if command.kind == "removed":
+            return self._record_removal(command, now)
         if not self.dispatcher.started:
             raise UserError(f"{command.kind}: the run has not started yet; stop the server with Ctrl-C or SIGTERM")
         if command.kind == "stop":
@@ -158,7 +160,18 @@ class FleetDriver:
         """Beside the answer, where the server may write; the operator's command moves it."""
         path = self.commands.attachment(command)
         save_model(path, self.run.layout.tensors(self.engine.result))
+        if self.dispatcher.started:
+            self.dispatcher.give(Operated(self.dispatcher.now(), "export"))
         return f"version {self.engine.version} at {self.dispatcher.now():.0f} s"
+
+    def _record_removal(self, command: Command, now: float) -> str:
+        """The device is gone from the fleet folder already."""
+        found = command.values.get("devices")
+        devices = [each for each in found if isinstance(each, int)] if isinstance(found, list) else []
+        if self.dispatcher.started:
+            for device in devices:
+                self.dispatcher.give(Operated(now, "remove", device))
+        return f"removed: {', '.join(map(str, devices)) or 'none'}"
 
     def _say_progress(self) -> None:
         if time.monotonic() - self._said < PROGRESS_INTERVAL:

@@ -1,13 +1,14 @@
 """What an operator sees of a running server, and how to give it commands: files in the fleet's state folder.
 
 The server writes ``status.json`` every few seconds (`cabafl deploy status`). A command (`cabafl deploy stop | export |
-set`) is a JSON file that appears complete; the server removes it and writes the answer beside it.
+set`, or word of a device that was removed) is a JSON file that appears complete; the server removes it and writes the
+answer beside it.
 """
 
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # an operator's commands do not need torch
 STATUS, COMMANDS, LOCK = "status.json", "commands", "server.lock"  # a running server holds the lock
 STATUS_INTERVAL = 2.0  # seconds between two status files
 ANSWER_TIMEOUT = 30.0  # seconds an operator waits
-CommandKind = Literal["stop", "export", "set"]
+CommandKind = Literal["stop", "export", "set", "removed"]
 
 # The status file
 
@@ -214,6 +215,12 @@ def send_command(folder: Path, kind: CommandKind, values: dict[str, Any], out: P
     if out is not None:
         _take(folder / f"{name}.attachment", out)
     return str(answer["text"])
+
+
+def record_removal(state: Path, devices: Iterable[int]) -> None:
+    """Lets the server that runs on a fleet, if there is one, write to its journal that devices were shut out."""
+    if is_running(state / LOCK):
+        send_command(state / COMMANDS, "removed", {"devices": sorted(devices)})
 
 
 def _take(attachment: Path, out: Path) -> None:
