@@ -62,9 +62,11 @@ def parse_line(line: bytes) -> Event | None:
 
 
 def _all_at_once(content: bytes) -> list[Event]:
-    if b"N" in content or b"nan" in content or b"inf" in content or b"Inf" in content:
-        content = _NOT_FINITE.sub(b"null", content)
-    found: list[Event] = orjson.loads(b"[" + content.rstrip(b"\n").replace(b"\n", b",") + b"]")
+    joined = b"[" + content.rstrip(b"\n").replace(b"\n", b",") + b"]"
+    try:
+        found: list[Event] = orjson.loads(joined)
+    except orjson.JSONDecodeError:
+        found = orjson.loads(_NOT_FINITE.sub(b"null", joined))
     return found
 
 

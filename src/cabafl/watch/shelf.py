@@ -80,7 +80,10 @@ class Shelf:
         if not run.place.exists():
             self.runs.pop(run.id, None)
             return
-        run.follow(self.locks)
+        try:
+            run.follow(self.locks)
+        except Exception as error:  # one run that cannot be shown is no reason to show no other
+            run.give_up(error)
         over = run.state in ("finished", "failed")
         run.next_look = now + (QUIET_LOOK_INTERVAL if over else 0.0)
 
@@ -93,7 +96,12 @@ class Shelf:
             if not waiting:
                 break
             run = max(waiting, key=lambda run: run.asked)
-            if not run.read_events():
+            try:
+                more = run.read_events()
+            except Exception as error:
+                run.give_up(error)
+                more = False
+            if not more:
                 done.add(run.id)
             time.sleep(YIELD)
         self._give_up_some()

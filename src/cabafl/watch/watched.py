@@ -46,6 +46,7 @@ class WatchedRun:
         self.next_look = float("-inf")  # on the monotonic clock
         self._events = Tail(place, EVENTS)
         self._absences: tuple[tuple[Faults, int], Absences] | None = None
+        self._unreadable = False
         self._versions: tuple[object, ...] = ()  # of the files that are read as a whole
 
     # Following
@@ -84,6 +85,13 @@ class WatchedRun:
                 self.index.take(content, start)
             return bool(content) and self.behind
 
+    def give_up(self, error: Exception) -> None:
+        """Its record has something in it that this program cannot read: says so, and reads no more of its events."""
+        with self.lock:
+            self.state, self.detail = "failed", f"cannot be shown: {type(error).__name__}: {error}"[:300]
+            self._unreadable = True
+            self.looks += 1
+
     def forget_events(self) -> None:
         """Gives the memory of the index back; it is read again when somebody looks at the run."""
         with self.lock:
@@ -94,7 +102,8 @@ class WatchedRun:
     @property
     def behind(self) -> bool:
         """Whether the event log has more than was read, and is to be read."""
-        return self._events.size > self._events.position and self.index.events < MOST_EVENTS
+        more = self._events.size > self._events.position and not self._unreadable
+        return more and self.index.events < MOST_EVENTS
 
     @property
     def indexed(self) -> float:
@@ -108,6 +117,7 @@ class WatchedRun:
     def _begin_again(self) -> None:
         self.generation = next(_generations)
         self.index = EventIndex()
+        self._unreadable = False
         self._events.restart()
         self.pace.forget()
 
