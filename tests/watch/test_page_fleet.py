@@ -77,12 +77,14 @@ def test_a_session_that_ends_asks_again_and_goes_on(browser: Browser, finished: 
         expect(page.locator(".chart .u-wrap").first).to_be_visible()
         address = page.url
         server.site.gate._sessions.clear()
-        page.get_by_role("navigation").get_by_role("link", name="Method").click()
-        form = page.get_by_role("dialog")
+        form = page.get_by_role("dialog")  # the stream has ended
         expect(form).to_have_count(1)
         form.get_by_label("Token or password").fill(SECRET)
         form.get_by_role("button", name="Log in").click()
+        expect(form).to_have_count(0)
+        page.get_by_role("navigation").get_by_role("link", name="Method").click()
         expect(page.locator(".model").first).to_be_visible()
+        expect(page.locator(".live")).to_have_text("live")
         assert page.url == f"{address}/method"
 
 
