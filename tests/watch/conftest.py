@@ -32,7 +32,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of it, in a folder of its own."""
-    return Path(shutil.copytree(finished, tmp_path / "runs" / "one"))
+    copy = Path(shutil.copytree(finished, tmp_path / "runs" / "one"))
+    (copy / "events.jsonl").touch()  # written just now
+    return copy
 
 
 @pytest.fixture

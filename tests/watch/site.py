@@ -32,6 +32,8 @@ class Visit:
     def look(self) -> None:
         """The server looks at all folders now, and reads all that is to be read."""
         self.site.shelf._search_after = 0.0
+        for run in self.site.shelf.runs.values():
+            run.next_look = 0.0
         self.site.shelf.look()
         self.site.shelf.read_events()
         self.site.overview._made = 0.0

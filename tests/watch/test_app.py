@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 from cabafl.watch import stream
 from cabafl.watch.overview import as_json
@@ -261,3 +263,14 @@ def test_a_mistake_of_the_server_is_one_line(visited: Visit, monkeypatch: pytest
     response = quiet.get(f"/api/runs/{visited.id}")
     assert response.status_code == 500
     assert "details" not in response.text
+
+
+def test_every_address_is_documented(visited: Visit) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "watch-api.md").read_text(encoding="utf-8")
+    app = visited.client.app
+    assert isinstance(app, Starlette)
+    for route in app.routes:
+        if isinstance(route, Route):
+            path = route.path.replace("{run}", "ID").replace("{fleet}", "ID").replace("{device:int}", "N")
+            last = f"/{path.rpartition('/')[2]}"
+            assert path in text or (path.startswith("/api/runs/ID/") and last in text), path

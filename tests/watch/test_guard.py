@@ -274,6 +274,7 @@ def test_headers_of_every_answer(visited: Visit) -> None:
         assert headers["content-security-policy"] == POLICY
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "same-origin"  # with no-referrer, a form's origin is null
         assert "access-control-allow-origin" not in headers
     assert "unsafe" not in POLICY
 

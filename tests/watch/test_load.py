@@ -48,7 +48,7 @@ def test_fifty_runs_one_of_a_million_events(finished: Path, tmp_path: Path) -> N
     ):
         found = {run["name"]: run["id"] for run in client.get("/api/runs").json()["runs"]}
         assert len(found) == 50
-        before = processor_seconds(process.pid)
+        before, began = processor_seconds(process.pid), time.monotonic()
         address = f"/api/runs/{found['run-7']}"
         while (page := client.get(address).json())["indexed"] < 1:
             time.sleep(0.1)
@@ -62,14 +62,14 @@ def test_fifty_runs_one_of_a_million_events(finished: Path, tmp_path: Path) -> N
             "series?kind=cache&field=rank",
         ):
             assert client.get(f"{address}/{what}").status_code == 200
-        opening = processor_seconds(process.pid) - before
+        opening, wall = processor_seconds(process.pid) - before, time.monotonic() - began
         assert page["events"] >= 1_000_000
         assert opening < LONGEST_OPENING, opening
         for run in found.values():  # somebody looks at each of them
             client.get(f"/api/runs/{run}")
         time.sleep(1.5)
         assert peak_memory(process.pid) < MOST_MEMORY
-        print(f"opening: {opening:.2f} s of the processor, peak memory {peak_memory(process.pid):.0f} MB")  # noqa: T201
+        print(f"opening: {wall:.2f} s, {opening:.2f} of the processor; peak memory {peak_memory(process.pid):.0f} MB")  # noqa: T201
 
 
 def test_a_fleet_of_100_000_devices(finished: Path, tmp_path: Path) -> None:

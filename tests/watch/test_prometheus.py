@@ -1,5 +1,7 @@
 """Metrics for machines."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,16 @@ def test_names_are_escaped_and_runs_of_one_name_are_told_apart(tmp_path: Path) -
         times = next(family for family in families if family.name == "cabafl_time_seconds")
         assert [sample.labels["run"] for sample in times.samples] == [name, name]
         assert len({sample.labels["id"] for sample in times.samples}) == 2
+
+
+def test_the_dashboard_and_the_page_name_what_there_is(visited: Visit, run: Path) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    (run / "summary.json").unlink()
+    visited.of_run()
+    served = {name for name, *_ in samples(visited)}
+    dashboard = (docs / "examples" / "grafana-dashboard.json").read_text(encoding="utf-8")
+    queries = [target["expr"] for panel in json.loads(dashboard)["panels"] for target in panel["targets"]]
+    assert len(queries) >= 10
+    assert set(re.findall(r"cabafl_\w+", " ".join(queries))) <= served
+    page = (docs / "watch.md").read_text(encoding="utf-8")
+    assert {name for name in served if f"`{name}`" not in page} == set()

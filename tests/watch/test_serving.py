@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from cabafl.cli import watch as command
+from cabafl.errors import UserError
 from cabafl.processes.children import free_ports
 from tests.cli.program import CABAFL, QUICK, refused
 
@@ -140,6 +141,27 @@ def test_beyond_this_machine_with_the_certificate_of_a_fleet(run: Path, tmp_path
             assert "Secure" in login.headers["set-cookie"]
             assert len(client.get("/api/runs").json()["runs"]) == 1
         assert ended(process) == ""
+
+
+def test_metrics_beside_a_server_of_real_devices(run: Path, busy: int) -> None:
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    with command.exposing_metrics(port, [run.parent]):
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                found = httpx.get(f"{url}/metrics", timeout=PATIENCE)
+                break
+            except httpx.ConnectError:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        assert 'run="one"' in found.text
+        for path in ("/", "/api/runs", "/login", "/api/session"):
+            assert httpx.get(f"{url}{path}").status_code == 404
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/metrics")
+    with pytest.raises(UserError, match="cannot be used"), command.exposing_metrics(busy, [run.parent]):
+        pass
 
 
 # Mistakes

@@ -197,6 +197,43 @@ def test_the_lines_of_an_old_version(tmp_path: Path) -> None:
         assert runs["finished"]["value"] > 0
 
 
+def test_runs_that_are_over_are_looked_at_less_often(visited: Visit, run: Path) -> None:
+    [watched] = visited.site.shelf.runs.values()
+    visited.site.shelf.look()
+    looks = watched.looks
+    visited.site.shelf.look()
+    assert watched.looks == looks
+    visited.site.shelf.open(watched)
+    visited.site.shelf.look()
+    assert watched.looks == looks + 1
+    (run / "summary.json").unlink()
+    visited.look()
+    watched.asked = float("-inf")
+    looks = watched.looks
+    visited.site.shelf.look()
+    assert (watched.state, watched.looks) == ("running", looks + 1)
+
+
+@pytest.mark.parametrize("what", ["follow", "read_events"])
+def test_a_run_that_cannot_be_shown_does_not_hide_the_others(
+    visited: Visit, run: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    shutil.copytree(run, run.with_name("two"))
+    visited.look()
+    one, two = visited.site.shelf.runs.values()
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("by accident")
+
+    monkeypatch.setattr(one, what, fails)
+    for each in (one, two):
+        visited.site.shelf.open(each)
+    found = {row["name"]: row for row in visited.runs()}
+    assert found["one"]["state"] == ("failed" if what == "follow" else found["one"]["state"])
+    assert one.detail == "cannot be shown: ZeroDivisionError: by accident"
+    assert found["two"]["indexed"] == 1.0
+
+
 def test_memory_of_runs_nobody_looks_at_is_given_back(
     visited: Visit, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

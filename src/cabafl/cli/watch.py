@@ -58,7 +58,7 @@ def watch(
     key: Key = None,
     insecure: Insecure = False,
     metrics_only: MetricsOnly = False,
-    beside: Annotated[bool, typer.Option("--beside", hidden=True)] = False,
+    beside: Annotated[bool, typer.Option("--beside", hidden=True, help="For --watch of other commands.")] = False,
 ) -> None:
     """Show runs and fleets in a browser while they go on. Only reads their folders."""
     require_watch("cabafl watch")

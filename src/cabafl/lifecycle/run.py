@@ -23,7 +23,8 @@ from cabafl.recording.folder import BEST_MODEL, CURVE, EXPERIMENT, MODEL, RAW_MO
 
 Listener = Callable[[Event], None]
 CHECKPOINT_SHARE = 0.05  # at most this share of the wall time goes into checkpoints
-LOOK_INTERVAL = 0.5  # seconds between two looks at the wall clock and for a request to end the run
+LOOK_INTERVAL = 0.5  # seconds between two looks at the wall clock and for a request to end the run; who reads the run
+# folder meanwhile sees what happened up to then
 MOST_POSTPONED = 10  # intervals between checkpoints after which one no longer waits for a pause between evaluations
 
 
@@ -192,9 +193,12 @@ class Lifecycle:
             self._looked_at = len(self.rows)
             self.alerts.look(driver.engine, self.rows[-1])
         now = time.perf_counter()
-        if now >= self._next_look and driver.engine.clock == "virtual":  # real devices have an operator for that
+        if now >= self._next_look:
             self._next_look = now + LOOK_INTERVAL
-            self.ending.look(self._wall_seconds(driver.engine))
+            if self.folder is not None:
+                self.folder.flush()
+            if driver.engine.clock == "virtual":  # real devices have an operator for that
+                self.ending.look(self._wall_seconds(driver.engine))
 
     def emit(self, event: Event) -> None:
         """Records an event and passes it on."""

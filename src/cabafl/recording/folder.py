@@ -110,12 +110,12 @@ class RunFolder:
             if not self._metrics.tell():
                 self._rows.append(",".join(event.columns))
             self._rows.append(event.row())
-            self._write()
+            self.flush()
         elif len(self._lines) >= _BUFFERED_EVENTS:
-            self._write()
+            self.flush()
 
-    def _write(self) -> None:
-        """Writes and flushes the buffers. Raises `RunStopped` if that fails."""
+    def flush(self) -> None:
+        """Writes what was recorded so far. Raises `RunStopped` if that fails."""
         try:
             for file, lines in ((self._events, self._lines), (self._metrics, self._rows)):
                 if lines:
@@ -127,7 +127,7 @@ class RunFolder:
 
     def positions(self) -> dict[str, int]:
         """The lengths of both files in bytes, with everything recorded so far."""
-        self._write()
+        self.flush()
         for file in (self._events, self._metrics):
             file.flush()
         return {EVENTS: self._events.tell(), METRICS: self._metrics.tell()}
@@ -139,7 +139,7 @@ class RunFolder:
 
     def rows(self, end: int | None = None) -> list[Evaluated]:
         """All evaluations so far, including those from before a resume; or those in the first ``end`` bytes."""
-        self._write()
+        self.flush()
         return _parsed((self.path / METRICS).read_bytes()[:end].decode(), read_metric(self.path))
 
     def finish(self, summary: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from cabafl.watch.places import Place
 from cabafl.watch.tail import Rewound, Tail
 
 MOST_COLUMNS = 64
+MOST_ROWS = 500_000
 COUNTS = ("version", "downloads", "uploads", "feature_downloads", "transfers", "bytes")
 SPARK = 40  # values of a sparkline
 _RENAMED = {"virtual_time": "time", "t": "time", "aggregation": "version"}  # of version 0.1
@@ -51,13 +52,14 @@ class Evaluations:
         lines = content.decode("utf-8", errors="replace").splitlines()
         if not self.rows.names and lines:
             self._begin(lines.pop(0).split(",")[:MOST_COLUMNS])
-        width, found = len(self.rows.names), []
+        width = len(self.rows.names)
+        found: list[list[float]] = []
         for line in lines:
             try:
                 row = [float(text) for text in line.split(",")]
             except ValueError:
                 continue
-            if len(row) == width:
+            if len(row) == width and len(self) + len(found) < MOST_ROWS:
                 found.append(row)
         if found:
             table = np.array(found)

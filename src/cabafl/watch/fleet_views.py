@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from cabafl.watch.columns import Array
-from cabafl.watch.jobs import OUTCOMES, UNDER_WAY
-from cabafl.watch.moment import STATES, Moment, packed, tier_codes
+from cabafl.watch.jobs import OUTCOMES, REJECTED, STALE, UNDER_WAY
+from cabafl.watch.moment import AWAY, IDLE, STATES, TRAINING, Moment, packed, tier_codes
 from cabafl.watch.standing import WatchedFleet
 from cabafl.watch.watched import WatchedRun
 
@@ -37,14 +37,33 @@ class FleetView:
             "row": int(np.searchsorted(times, self.time, "right")) - 1,
             "version": 0 if published is None else published.upto(self.time),
             "dispatches": int(moment.known.sum()),
-            "uploads": int(moment.uploaded.sum()),
+            "uploads": int((moment.uploaded.sum()) + np.isin(outcome, (REJECTED, STALE)).sum()),
             "in_flight": moment.in_flight,
             "losses": {OUTCOMES[code]: int((outcome == code).sum()) for code in np.unique(outcome)},
             "devices": self._counts(self._states()),
         }
 
     def _states(self) -> Array:
-        return self.moment.states(self._away())
+        states = self.moment.states(self._away())
+        if self.fleet is not None:  # newer than the events, which are written now and then
+            training = self._live("job", -1) >= 0
+            states[(states == TRAINING) & ~training] = IDLE
+            states[training & (states != AWAY)] = TRAINING
+        return states
+
+    def _live(self, key: str, empty: float) -> Array:
+        """What the server of real devices says of each one."""
+        assert self.fleet is not None
+        found = np.full(self.moment.devices, empty)
+        for line in self.fleet.devices():
+            value = line.get(key)
+            if 0 <= line["device"] < len(found) and isinstance(value, int | float):
+                found[line["device"]] = value
+        return found
+
+    def _now(self, column: str, key: str, empty: float) -> Array:
+        """A column of the job that each device is working on."""
+        return self.moment.now(column, empty) if self.fleet is None else self._live(key, empty)
 
     def _away(self) -> Array | None:
         """Absent devices: what the server says now, or what follows from the seed."""
@@ -80,9 +99,9 @@ class FleetView:
         wanted: dict[str, Callable[[], Array]] = {
             "state": lambda: states,
             "tier": lambda: tiers,
-            "slot": lambda: moment.now("slot", -1),
-            "job": lambda: np.where(moment.busy, moment.last, -1),
-            "since": lambda: moment.now("start", np.nan),
+            "slot": lambda: self._now("slot", "slot", -1),
+            "job": self._jobs,
+            "since": lambda: self._now("start", "since", np.nan),
             "due": lambda: moment.now("due", np.nan),
             "selections": lambda: selections,
             "seen": self._seen,
@@ -109,17 +128,20 @@ class FleetView:
         }
         return packed(header, arrays, fields)
 
+    def _jobs(self) -> Array:
+        moment = self.moment
+        return np.where(moment.busy, moment.last, -1) if self.fleet is None else self._live("job", -1)
+
     def _seen(self) -> Array:
         found = self.moment.seen()
         if self.fleet is None:
             return found
         status = self.fleet.status
         seconds, updated = status.get("seconds"), status.get("updated")
-        if isinstance(seconds, int | float) and isinstance(updated, int | float):
-            for line in self.fleet.devices():
-                if isinstance(line.get("seen"), int | float) and 0 <= line["device"] < len(found):
-                    found[line["device"]] = seconds - (updated - line["seen"])
-        return found
+        if not isinstance(seconds, int | float) or not isinstance(updated, int | float):
+            return found
+        live = self._live("seen", np.nan)
+        return np.where(np.isfinite(live), seconds - (updated - live), found)
 
     def timeline(self, seconds: float | None, first: int, devices: int | None, limit: int) -> dict[str, Any]:
         """The jobs that were under way in the last ``seconds``."""

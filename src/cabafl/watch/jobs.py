@@ -3,12 +3,14 @@
 import numpy as np
 
 from cabafl.watch.columns import Array, GrowingTable
+from cabafl.watch.lines import LATEST
 
 OUTCOMES = ("under way", "upload", "crash", "left", "timeout", "rejected", "stale", "cancelled", "other")
-UNDER_WAY, UPLOADED, LEFT, OTHER = 0, 1, 3, len(OUTCOMES) - 1
+UNDER_WAY, UPLOADED, LEFT, REJECTED, STALE, OTHER = 0, 1, 3, 5, 6, len(OUTCOMES) - 1
 MOST = 1 << 30  # devices, slots and versions are smaller numbers
 LARGEST_GAP = 1 << 20  # jobs that may be missing in a damaged record
 MOST_DEVICES = 5_000_000
+MOST_JOULES = 1e30
 _NAN = float("nan")
 
 
@@ -46,6 +48,7 @@ class JobTable:
         device, slot = values["device"], values["slot"]
         usable = (job >= 0) & (job < length + len(job) + LARGEST_GAP) & (device >= 0) & (device < MOST_DEVICES)
         usable &= (slot >= -1) & (slot < MOST) & (np.abs(values["version"]) < MOST) & np.isfinite(values["start"])
+        values["due"] = _within(values["due"], LATEST)
         if not usable.all():
             job, values = job[usable], {name: value[usable] for name, value in values.items()}
         if len(job):
@@ -89,9 +92,14 @@ class JobTable:
         if "joules" not in self.rows:
             self.rows.add("joules", "f4", _NAN)
         known = (job >= 0) & (job < self.rows.length)
-        self.rows["joules"][job[known]] = joules[known]
+        self.rows["joules"][job[known]] = _within(joules[known], MOST_JOULES)
 
     @property
     def in_flight(self) -> int:
         """Jobs under way."""
         return int(((self.rows["outcome"] == UNDER_WAY) & (self.rows["device"] >= 0)).sum())
+
+
+def _within(values: Array, bound: float) -> Array:
+    """The values; NaN for absurd ones."""
+    return np.where(np.abs(values) < bound, values, _NAN)

@@ -1,6 +1,7 @@
 """The events of one kind: when, where in the file, and the numbers in them."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ def _kind(value: object) -> str:
 
 def _column(events: Sequence[dict[str, Any]], name: str) -> Array:
     try:
-        return np.fromiter((event[name] for event in events), np.float64, len(events))
+        return np.fromiter(map(itemgetter(name), events), np.float64, len(events))
     except (KeyError, TypeError, ValueError, OverflowError):
         return np.fromiter((_number(event.get(name)) for event in events), np.float64, len(events))
 

@@ -7,6 +7,7 @@ import numpy as np
 from cabafl.watch.columns import Array
 from cabafl.watch.evaluations import thinned
 from cabafl.watch.index import OF_ENGINE
+from cabafl.watch.jobs import MOST
 from cabafl.watch.kinds import KindLog
 from cabafl.watch.lines import Event
 from cabafl.watch.moment import Moment
@@ -121,8 +122,8 @@ class MethodView:
         if slot is None:
             return None
         found = np.full(self.slots, -1.0)
-        keys = np.nan_to_num(slot[: self.versions], nan=-1).astype(np.int64)
-        inside = (keys >= 0) & (keys < self.slots)
+        keys = _numbers_below(slot[: self.versions], self.slots)
+        inside = keys >= 0
         found[keys[inside]] = self.published.rows[column][: self.versions][inside]
         return found
 
@@ -135,8 +136,8 @@ class MethodView:
         if any(column is None for column in columns.values()):
             return {}
         taken: dict[str, Array] = {name: column[:count] for name, column in columns.items() if column is not None}
-        keys = np.nan_to_num(taken["slot"], nan=-1).astype(np.int64)
-        inside = (keys >= 0) & (keys < slots)
+        keys = _numbers_below(taken["slot"], slots)
+        inside = keys >= 0
         places, accepted = np.full(slots, -1), np.full(slots, -1)
         places[keys[inside]] = inside.nonzero()[0]
         entered = inside & (taken["accepted"] == 1)
@@ -151,7 +152,7 @@ class MethodView:
             "k": k,
             "gamma": gamma,
             "screening": screening,
-            "trained": np.nan_to_num(row["trained"]).astype(np.int64),
+            "trained": _numbers_below(np.nan_to_num(row["trained"]), MOST),
             **{name: row[name] for name in ("similarity", "rank", "length")},
             "accepted": [bool(value) if value == value else None for value in row["accepted"].tolist()],
             "why": [_why(*each, k, bool(screening)) for each in zip(row["accepted"], row["trained"], strict=True)],
@@ -181,6 +182,11 @@ class MethodView:
 
 
 _TUNABLE = frozenset(("k", "alpha", "gamma", "sigma", "m"))
+
+
+def _numbers_below(values: Array, size: int) -> Array:
+    """Whole numbers from 0; -1 for anything else."""
+    return np.where((values >= 0) & (values < size), values, -1).astype(np.int64)
 
 
 def _of(values: Array, places: Array, chosen: Array, empty: float) -> Array:

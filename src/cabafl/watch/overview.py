@@ -43,6 +43,7 @@ class Overview:
         self.revision = 0
         self._rows: dict[tuple[str, str], tuple[int, bytes]] = {}  # kind and id -> revision, JSON
         self._gone: dict[str, int] = {}  # id -> revision
+        self._texts: dict[str, tuple[tuple[object, ...], bytes]] = {}  # of runs, by id, and what they were made from
         self._made = 0.0
         self._lock = threading.Lock()
 
@@ -67,9 +68,16 @@ class Overview:
 
     def _found(self) -> dict[tuple[str, str], bytes]:
         shelf, rows = self.shelf, {}
+        texts: dict[str, tuple[tuple[object, ...], bytes]] = {}
         for run in list(shelf.runs.values()):
             fleet = shelf.fleet_of(run)
-            rows["runs", run.id] = as_json(run.row() | {"fleet": None if fleet is None else fleet.id})
+            name = None if fleet is None else fleet.id
+            made_from = (run, run.looks, name)
+            before = self._texts.get(run.id)
+            text = before[1] if before is not None and before[0] == made_from else as_json(run.row() | {"fleet": name})
+            texts[run.id] = made_from, text
+            rows["runs", run.id] = text
+        self._texts = texts
         for fleet in list(shelf.fleets.values()):
             own = shelf.run_of(fleet)
             rows["fleets", fleet.id] = as_json(fleet.row(None if own is None else own.id))

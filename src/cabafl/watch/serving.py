@@ -67,6 +67,7 @@ def serve(roots: Sequence[Path], settings: ServerSettings, tell: Callable[[Opene
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # log-ins are counted by the address of the connection, not by what it claims
                 limit_concurrency=MOST_CONNECTIONS,
                 timeout_graceful_shutdown=3,
                 ssl_certfile=certificate and certificate[0],

@@ -13,6 +13,9 @@ from cabafl.watch.standing import WatchedFleet
 from cabafl.watch.watched import WatchedRun
 
 LOOK_INTERVAL = 1.0  # seconds between two looks at the runs
+YIELD = 0.001  # seconds between two pieces of an event log, in which a request gets the run's lock
+QUIET_LOOK_INTERVAL = 10.0  # ... at runs that do not go on
+LOOKED_AT = 60.0  # seconds during which somebody who has asked for a run is still looking at it
 SEARCH_INTERVAL = 5.0  # seconds between two searches for new folders
 SEARCH_SHARE = 0.05  # ... or longer, so that searching takes at most this share of the time
 MOST_FOLDERS = 20_000  # that one search enters
@@ -62,15 +65,27 @@ class Shelf:
             self._search_after = began + max(SEARCH_INTERVAL, took / SEARCH_SHARE)
         self.locks.look()
         for run in list(self.runs.values()):
-            if run.place.exists():
-                run.follow(self.locks)
-            else:
-                self.runs.pop(run.id, None)
+            self._look_at(run)
         for fleet in list(self.fleets.values()):
             if fleet.place.exists():
                 fleet.follow(self.locks)
             else:
                 self.fleets.pop(fleet.id, None)
+
+    def _look_at(self, run: WatchedRun) -> None:
+        """Runs that do not go on, and at which nobody looks, are looked at less often."""
+        now = time.monotonic()
+        if now < run.next_look and now - run.asked > LOOKED_AT:
+            return
+        if not run.place.exists():
+            self.runs.pop(run.id, None)
+            return
+        try:
+            run.follow(self.locks)
+        except Exception as error:  # one run that cannot be shown is no reason to show no other
+            run.give_up(error)
+        over = run.state in ("finished", "failed")
+        run.next_look = now + (QUIET_LOOK_INTERVAL if over else 0.0)
 
     def read_events(self) -> None:
         """Reads the event logs of runs that go on, or that somebody looks at, those first."""
@@ -81,8 +96,14 @@ class Shelf:
             if not waiting:
                 break
             run = max(waiting, key=lambda run: run.asked)
-            if not run.read_events():
+            try:
+                more = run.read_events()
+            except Exception as error:
+                run.give_up(error)
+                more = False
+            if not more:
                 done.add(run.id)
+            time.sleep(YIELD)
         self._give_up_some()
 
     def _wanted(self, run: WatchedRun) -> bool:

@@ -19,6 +19,7 @@ from cabafl.watch.tail import Rewound, Tail
 
 QUIET = 60.0  # seconds without a line after which a run may be stalled
 QUIET_GAPS = 10.0  # ... and this many times the usual time between two evaluations
+MOST_EVENTS = 20_000_000  # of one run, a gigabyte of memory; what comes after them is not read
 FRESH = 15.0  # seconds: who has written just now is running, whatever the table of locks says
 _generations = itertools.count(int(time.time()))  # also after a restart no number comes again
 State = Literal["running", "finished", "stalled", "failed"]
@@ -41,8 +42,11 @@ class WatchedRun:
         self.index = EventIndex()
         self.asked = float("-inf")  # when somebody last looked at it, on the monotonic clock
         self.pace = Pace()
+        self.looks = 0  # grows with everything that may change a figure
+        self.next_look = float("-inf")  # on the monotonic clock
         self._events = Tail(place, EVENTS)
         self._absences: tuple[tuple[Faults, int], Absences] | None = None
+        self._unreadable = False
         self._versions: tuple[object, ...] = ()  # of the files that are read as a whole
 
     # Following
@@ -50,6 +54,7 @@ class WatchedRun:
     def follow(self, locks: Locks) -> None:
         """Takes in what has changed, but for the event log."""
         with self.lock:
+            self.looks += 1
             self._read_whole_files()
             now = time.time()
             try:
@@ -76,19 +81,29 @@ class WatchedRun:
                 self._begin_again()
                 return True
             if content:
+                self.looks += 1
                 self.index.take(content, start)
-            return bool(content) and self._events.share < 1
+            return bool(content) and self.behind
+
+    def give_up(self, error: Exception) -> None:
+        """Its record has something in it that this program cannot read: says so, and reads no more of its events."""
+        with self.lock:
+            self.state, self.detail = "failed", f"cannot be shown: {type(error).__name__}: {error}"[:300]
+            self._unreadable = True
+            self.looks += 1
 
     def forget_events(self) -> None:
         """Gives the memory of the index back; it is read again when somebody looks at the run."""
         with self.lock:
             self.index = EventIndex()
             self._events.restart()
+            self.looks += 1
 
     @property
     def behind(self) -> bool:
-        """Whether the event log has more than was read."""
-        return self._events.size > self._events.position
+        """Whether the event log has more than was read, and is to be read."""
+        more = self._events.size > self._events.position and not self._unreadable
+        return more and self.index.events < MOST_EVENTS
 
     @property
     def indexed(self) -> float:
@@ -102,6 +117,7 @@ class WatchedRun:
     def _begin_again(self) -> None:
         self.generation = next(_generations)
         self.index = EventIndex()
+        self._unreadable = False
         self._events.restart()
         self.pace.forget()
 
