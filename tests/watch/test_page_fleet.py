@@ -88,6 +88,25 @@ def test_a_session_that_ends_asks_again_and_goes_on(browser: Browser, finished: 
         assert page.url == f"{address}/method"
 
 
+def test_who_cancels_a_log_in_is_not_asked_again_and_again(browser: Browser, finished: Path) -> None:
+    with served([finished], login_required=True) as server, tab(browser) as opened:
+        page, opened.allowed = opened.page, ("401",)
+        page.goto(server.url)
+        page.get_by_label("Token or password").fill(SECRET)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator(".live")).to_have_text("live")
+        server.site.gate._sessions.clear()
+        expect(page.get_by_role("dialog")).to_have_count(1)
+        page.keyboard.press("Escape")
+        expect(page.locator("#notices")).to_contain_text("connection to the server is lost")
+        page.wait_for_timeout(3500)  # two more tries of the stream
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("dialog").get_by_label("Token or password").fill(SECRET)
+        page.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        expect(page.locator(".live")).to_have_text("live")
+
+
 def test_too_many_wrong_secrets(browser: Browser, finished: Path) -> None:
     with served([finished]) as server, tab(browser) as opened:
         page, opened.allowed = opened.page, ("401", "429")
