@@ -77,13 +77,34 @@ def test_a_session_that_ends_asks_again_and_goes_on(browser: Browser, finished: 
         expect(page.locator(".chart .u-wrap").first).to_be_visible()
         address = page.url
         server.site.gate._sessions.clear()
-        page.get_by_role("navigation").get_by_role("link", name="Method").click()
-        form = page.get_by_role("dialog")
+        form = page.get_by_role("dialog")  # the stream has ended
         expect(form).to_have_count(1)
         form.get_by_label("Token or password").fill(SECRET)
         form.get_by_role("button", name="Log in").click()
+        expect(form).to_have_count(0)
+        page.get_by_role("navigation").get_by_role("link", name="Method").click()
         expect(page.locator(".model").first).to_be_visible()
+        expect(page.locator(".live")).to_have_text("live")
         assert page.url == f"{address}/method"
+
+
+def test_who_cancels_a_log_in_is_not_asked_again_and_again(browser: Browser, finished: Path) -> None:
+    with served([finished], login_required=True) as server, tab(browser) as opened:
+        page, opened.allowed = opened.page, ("401",)
+        page.goto(server.url)
+        page.get_by_label("Token or password").fill(SECRET)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator(".live")).to_have_text("live")
+        server.site.gate._sessions.clear()
+        expect(page.get_by_role("dialog")).to_have_count(1)
+        page.keyboard.press("Escape")
+        expect(page.locator("#notices")).to_contain_text("connection to the server is lost")
+        page.wait_for_timeout(3500)  # two more tries of the stream
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("dialog").get_by_label("Token or password").fill(SECRET)
+        page.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        expect(page.locator(".live")).to_have_text("live")
 
 
 def test_too_many_wrong_secrets(browser: Browser, finished: Path) -> None:

@@ -18,6 +18,7 @@ pytestmark = needs_browser
 
 def slide(page: Page, share: float) -> None:
     """Moves the time slider."""
+    expect(page.locator(".replay")).to_be_visible()
     page.evaluate(
         "share => { const slider = document.querySelector('.replay input[type=range]');"
         " slider.value = Math.round(share * 1000); slider.dispatchEvent(new Event('input')); }",

@@ -41,7 +41,9 @@ async function asked(path, options) {
   try {
     return await request(path, options);
   } catch (error) {
-    if (error.status !== 401 || !(await onLogin())) throw error;
+    if (error.status !== 401) throw error;
+    Object.assign(session, { operator: false, csrf: null });
+    if (!(await onLogin())) throw error;
     return request(path, options);
   }
 }

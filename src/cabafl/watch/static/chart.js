@@ -29,7 +29,7 @@ function cleaned(x, y) {
 }
 
 /**
- * `set` takes lines `{key, label, hue, faint, width, dash, x, y}` and how to write both axes. Lines may have different x.
+ * `set` takes lines `{key, label, hue, faint, width, dash, x, y}` and how to write both axes. Each line has its own x.
  * Dragging zooms, a double click or `reset` shows everything again; new points keep what is zoomed to.
  */
 export class LineChart {

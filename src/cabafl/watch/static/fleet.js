@@ -132,8 +132,6 @@ export class FleetTab {
     this.arrays = {};
   }
 
-  moved() {}
-
   async refresh() {
     const { page } = this,
       devices = this.page.details?.devices ?? 0;

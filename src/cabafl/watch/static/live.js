@@ -26,12 +26,14 @@ class Live {
 
   start() {
     if (!this.#source) this.#open();
-    const wake = () => {
-      if (!document.hidden && !this.connected) this.#open();
-    };
-    document.addEventListener("visibilitychange", wake);
-    window.addEventListener("online", wake);
+    document.addEventListener("visibilitychange", () => this.wake());
+    window.addEventListener("online", () => this.wake());
     window.addEventListener("pagehide", () => this.#source?.close());
+  }
+
+  /** Tries again at once, if the connection is lost. */
+  wake() {
+    if (!document.hidden && !this.connected) this.#open();
   }
 
   /** Asks for news of these runs, beside the overview. */

@@ -56,6 +56,7 @@ function header() {
     if (!session.operator) declined = !(await askForLogin());
     else await logout().catch((error) => notice(error.message, "bad"));
     drawOperator();
+    live.wake();
     page?.draw?.();
     if (!session.operator && session.login_required) location.reload();
   });

@@ -26,7 +26,6 @@ export class Surface {
     });
     this.observer.observe(this.box);
     this.offTheme = onTheme(() => this.ask());
-    this.frames = 0;
   }
 
   /** The height of everything. */
@@ -93,6 +92,5 @@ export class Surface {
       this.canvas.style.height = `${view.height}px`;
     }
     this.paint(this.context, view);
-    this.frames++;
   }
 }
