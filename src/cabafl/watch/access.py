@@ -73,6 +73,7 @@ class Gate:
         self._sessions: dict[str, LoginSession] = {}
         self._failures: deque[tuple[float, str]] = deque()
         self._lock = threading.Lock()
+        self._one_at_a_time = threading.Lock()  # a password takes 64 MiB to check
 
     def wait(self, client: str) -> float:
         """Seconds until this address may try again; 0 if it may now."""
@@ -86,11 +87,15 @@ class Gate:
         return max(waits, default=0.0)
 
     def knows(self, text: str, client: str) -> bool:
-        """Whether this is the secret; counts it if it is not. Call `wait` first."""
-        if self._secret.matches(text):
-            return True
-        with self._lock:
-            self._failures.append((time.monotonic(), client))
+        """Whether this is the secret; counts it if it is not. Call `wait` first: while others of many requests at once
+        are checked, this one may have to wait too, and is then not looked at."""
+        with self._one_at_a_time:
+            if self.wait(client) > 0:
+                return False
+            if self._secret.matches(text):
+                return True
+            with self._lock:
+                self._failures.append((time.monotonic(), client))
         return False
 
     def enter(self) -> str:

@@ -42,7 +42,10 @@ class Entrance:
         """`GET` and `POST /login`"""
         if request.method != "POST":
             return login_form(request.query_params.get("next", "/"))
-        fields = parse_qs((await body(request)).decode("utf-8", "replace"), max_num_fields=10)
+        try:
+            fields = parse_qs((await body(request)).decode("utf-8", "replace"), max_num_fields=10)
+        except ValueError:
+            raise UserError("body: accepted: a form of two fields") from None
         target, secret = (fields.get(name, [""])[0] for name in ("next", "secret"))
         wait = self.gate.wait(client_of(request))
         if wait > 0:

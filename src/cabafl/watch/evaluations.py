@@ -9,6 +9,7 @@ from cabafl.watch.tail import Rewound, Tail
 
 MOST_COLUMNS = 64
 MOST_ROWS = 500_000
+MOST_PIECES = 8  # of the file that one look reads: other runs are waiting
 COUNTS = ("version", "downloads", "uploads", "feature_downloads", "transfers", "bytes")
 SPARK = 40  # values of a sparkline
 _RENAMED = {"virtual_time": "time", "t": "time", "aggregation": "version"}  # of version 0.1
@@ -34,13 +35,13 @@ class Evaluations:
         whether there was something. Raises `Rewound`, after which everything is read again."""
         before = len(self)
         try:
-            if not self.tail.look():
+            if not self.tail.look() or before >= MOST_ROWS:
                 return False
-            while self.tail.share < 1:
+            for _ in range(MOST_PIECES):
                 content, _ = self.tail.lines()
-                if not content:
-                    break
                 self._take(content)
+                if not content or self.tail.share == 1:
+                    break
         except Rewound:
             self._clear()
             raise

@@ -18,11 +18,12 @@ from cabafl.recording.scale import ACCURACY, MetricInfo, metric_info
 from cabafl.toml import flatten
 from cabafl.validation import validated
 from cabafl.watch.columns import Array
-from cabafl.watch.jobs import MOST_DEVICES
-from cabafl.watch.places import Place
+from cabafl.watch.jobs import MOST_DEVICES, MOST_SLOTS
+from cabafl.watch.places import LARGEST_FILE, Place
 
 USUAL_DEVICES = 100  # data.devices = auto, unless the data have users
 LARGEST_TOML = 1 << 20  # bytes
+LARGEST_JSON = 4 << 20  # bytes; environment and summary stay in memory
 NO_TIER = 255
 
 
@@ -38,10 +39,11 @@ class RunFacts:
     @classmethod
     def read(cls, place: Place) -> "RunFacts":
         """Of the folder as it is now."""
-        text, about = place.read(EXPERIMENT, LARGEST_TOML), read_json(place, ENVIRONMENT)
+        text, about = place.read(EXPERIMENT, LARGEST_TOML), read_json(place, ENVIRONMENT, LARGEST_JSON)
         try:
             values = tomllib.loads((text or b"").decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+            orjson.dumps(values)  # refuses whole numbers beyond 64 bits, and tables too deep to be shown
+        except (ValueError, TypeError, RecursionError):
             return cls({}, about or {}, None, f"{EXPERIMENT}: not a TOML file")
         try:
             experiment = validated(Experiment, values)
@@ -102,7 +104,7 @@ class RunFacts:
         slots, share = self.number("fleet.slots"), self.number("fleet.participation")
         if slots is None and share is not None and self.devices:
             slots = max(1, int(share * self.devices + 1e-9))
-        return None if slots is None else int(min(slots, MOST_DEVICES))
+        return None if slots is None else int(min(slots, MOST_SLOTS))
 
     def described(self) -> dict[str, Any]:
         """The part of the overview that comes from here."""
@@ -177,10 +179,10 @@ class RunFacts:
         return Faults(experiment.seed, present_seconds=section.present_seconds, absent_seconds=section.absent_seconds)
 
 
-def read_json(place: Place, name: str) -> dict[str, Any] | None:
-    """A JSON object in a file; None if there is none."""
+def read_json(place: Place, name: str, limit: int = LARGEST_FILE) -> dict[str, Any] | None:
+    """A JSON object in a file; None if there is none, or the file is larger than ``limit``."""
     try:
-        found = orjson.loads(place.read(name) or b"")
+        found = orjson.loads(place.read(name, limit) or b"")
     except orjson.JSONDecodeError:
         return None
     return found if isinstance(found, dict) else None

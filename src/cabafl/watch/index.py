@@ -15,6 +15,7 @@ from cabafl.watch.lines import Event, Piece, parse
 
 STALEST = 63  # staleness from here on is counted together
 MOST_KINDS = 64
+MOST_LISTED = 100_000  # collections, and values of settings that tune themselves
 COUNTED_ONLY = ("evaluation", "ready", "fetch", "finish")  # nothing but their number is kept
 # What the engine records; every other kind comes from the method.
 OF_ENGINE = frozenset(
@@ -131,14 +132,14 @@ class EventIndex:
     def _collected(self, group: list[Event]) -> None:
         for event in group:
             devices, missing = event.get("devices"), event.get("missing")
-            if isinstance(devices, int) and isinstance(missing, int):
-                self.collections.append((event["time"], event.get("step") == "start", devices, missing))
+            if isinstance(devices, int) and isinstance(missing, int) and len(self.collections) < MOST_LISTED:
+                self.collections.append((float(event["time"]), event.get("step") == "start", devices, missing))
 
     def _tuned(self, group: list[Event]) -> None:
         for event in group:
             setting, value = event.get("setting"), event.get("value")
-            if isinstance(setting, str) and isinstance(value, int | float):
-                self.tuned.append((event["time"], setting[:100], value))
+            if isinstance(setting, str) and isinstance(value, int | float) and len(self.tuned) < MOST_LISTED:
+                self.tuned.append((float(event["time"]), setting[:100], value))
 
 
 @contextmanager

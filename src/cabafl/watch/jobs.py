@@ -7,9 +7,10 @@ from cabafl.watch.lines import LATEST
 
 OUTCOMES = ("under way", "upload", "crash", "left", "timeout", "rejected", "stale", "cancelled", "other")
 UNDER_WAY, UPLOADED, LEFT, REJECTED, STALE, OTHER = 0, 1, 3, 5, 6, len(OUTCOMES) - 1
-MOST = 1 << 30  # devices, slots and versions are smaller numbers
-LARGEST_GAP = 1 << 20  # jobs that may be missing in a damaged record
+MOST = 1 << 30  # versions are smaller numbers
+LARGEST_GAP = 1 << 20  # jobs that may be missing in a damaged record, all together
 MOST_DEVICES = 5_000_000
+MOST_SLOTS = 200_000
 MOST_JOULES = 1e30
 _NAN = float("nan")
 
@@ -34,6 +35,7 @@ class JobTable:
         )
         self.devices = 0  # one more than the highest number seen
         self.slots = 0
+        self.sent = 0  # dispatches that could be read
         self.uploads = 0
 
     def __len__(self) -> int:
@@ -44,15 +46,15 @@ class JobTable:
 
     def send(self, job: Array, values: dict[str, Array]) -> int:
         """Adds jobs: ``device``, ``slot``, ``version``, ``start``, ``due``. Returns how many could not be used."""
-        length = self.rows.length
         device, slot = values["device"], values["slot"]
-        usable = (job >= 0) & (job < length + len(job) + LARGEST_GAP) & (device >= 0) & (device < MOST_DEVICES)
-        usable &= (slot >= -1) & (slot < MOST) & (np.abs(values["version"]) < MOST) & np.isfinite(values["start"])
+        usable = (job >= 0) & (job < self.sent + len(job) + LARGEST_GAP) & (device >= 0) & (device < MOST_DEVICES)
+        usable &= (slot >= -1) & (slot < MOST_SLOTS) & (np.abs(values["version"]) < MOST) & np.isfinite(values["start"])
         values["due"] = _within(values["due"], LATEST)
         if not usable.all():
             job, values = job[usable], {name: value[usable] for name, value in values.items()}
         if len(job):
             self._place(job, values)
+            self.sent += len(job)
             self.devices = max(self.devices, int(values["device"].max()) + 1)
             self.slots = max(self.slots, int(values["slot"].max()) + 1)
         return int((~usable).sum())

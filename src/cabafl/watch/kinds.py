@@ -10,6 +10,7 @@ from cabafl.watch.columns import Array, GrowingTable
 
 MOST_FIELDS = 12  # numbers that are kept of each kind
 _PLACES = {"time": ("f8", 0.0), "number": ("i8", 0), "offset": ("i8", 0), "size": ("i4", 0)}
+LONGEST_NAME = 100  # letters; fields of longer names are not listed
 _FIXED = ("time", "event")
 
 
@@ -41,7 +42,9 @@ class KindLog:
     def _meet(self, event: dict[str, Any]) -> None:
         """Learns the fields of an event."""
         for name, value in event.items():
-            if name in self.fields or name in _FIXED or len(self.fields) >= 4 * MOST_FIELDS:
+            if name in self.fields or name in _FIXED or len(name) > LONGEST_NAME:
+                continue
+            if len(self.fields) >= 4 * MOST_FIELDS:
                 continue
             self.fields[name] = kind = _kind(value)
             if kind in ("number", "flag") and len(self._columns.names) < MOST_FIELDS:

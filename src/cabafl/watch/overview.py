@@ -9,6 +9,7 @@ import orjson
 
 from cabafl.watch.shelf import Shelf
 
+DEEPEST = 100  # levels of an answer; what lies deeper is left out
 FRESH = 0.8  # seconds during which an overview is not made again
 
 
@@ -19,19 +20,21 @@ def as_json(value: Any) -> bytes:
     """JSON of plain data and arrays; numbers that are not finite become null, dates text."""
     try:
         return orjson.dumps(value, option=_OPTIONS, default=str)
-    except TypeError:  # whole numbers beyond 64 bits, text that is not Unicode
+    except TypeError:  # whole numbers beyond 64 bits, text that is not Unicode, lists in lists in lists ...
         return orjson.dumps(_tamed(value), option=_OPTIONS, default=str)
 
 
-def _tamed(value: Any) -> Any:
+def _tamed(value: Any, deep: int = 0) -> Any:
+    if deep > DEEPEST:
+        return None
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) < 1 << 63 else str(value)[:100]
     if isinstance(value, dict):
-        return {str(_tamed(key)): _tamed(item) for key, item in value.items()}
+        return {str(_tamed(key)): _tamed(item, deep + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_tamed(item) for item in value]
+        return [_tamed(item, deep + 1) for item in value]
     return np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value
 
 
@@ -74,9 +77,14 @@ class Overview:
             name = None if fleet is None else fleet.id
             made_from = (run, run.looks, name)
             before = self._texts.get(run.id)
-            text = before[1] if before is not None and before[0] == made_from else as_json(run.row() | {"fleet": name})
-            texts[run.id] = made_from, text
-            rows["runs", run.id] = text
+            try:
+                if before is None or before[0] != made_from:
+                    before = made_from, as_json(run.row() | {"fleet": name})
+            except Exception as error:  # one run that cannot be shown is no reason to show no other
+                run.give_up(error)
+                continue
+            texts[run.id] = before
+            rows["runs", run.id] = before[1]
         self._texts = texts
         for fleet in list(shelf.fleets.values()):
             own = shelf.run_of(fleet)

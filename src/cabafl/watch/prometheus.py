@@ -46,7 +46,11 @@ class _RunFigures(Collector):
         losses = CounterMetricFamily("cabafl_losses", "Jobs lost.", labels=(*LABELS, "reason"))
         devices = GaugeMetricFamily("cabafl_devices", "Devices by state.", labels=(*LABELS, "state"))
         for run in list(self.shelf.runs.values()):
-            row = run.row()
+            try:
+                row, present = run.row(), self._devices(run)
+            except Exception as error:  # one run that cannot be shown is no reason to show no other
+                run.give_up(error)
+                continue
             labels = [row["name"], row["id"], row["method"], row["dataset"], str(row["seed"])]
             for key, gauge in gauges.items():
                 if row[key] is not None:
@@ -58,7 +62,7 @@ class _RunFigures(Collector):
                 states.add_metric([*labels, state], float(row["state"] == state))
             for reason, count in run.losses.items():
                 losses.add_metric([*labels, reason], float(count))
-            for state, count in self._devices(run).items():
+            for state, count in present.items():
                 devices.add_metric([*labels, state], float(count))
         yield from (*gauges.values(), *counters.values(), states, losses, devices)
 

@@ -13,6 +13,7 @@ from cabafl.watch.standing import WatchedFleet
 from cabafl.watch.watched import WatchedRun
 
 LOOK_INTERVAL = 1.0  # seconds between two looks at the runs
+READ_SECONDS = 2.0  # of reading event logs, between two looks
 YIELD = 0.001  # seconds between two pieces of an event log, in which a request gets the run's lock
 QUIET_LOOK_INTERVAL = 10.0  # ... at runs that do not go on
 LOOKED_AT = 60.0  # seconds during which somebody who has asked for a run is still looking at it
@@ -90,6 +91,7 @@ class Shelf:
     def read_events(self) -> None:
         """Reads the event logs of runs that go on, or that somebody looks at, those first."""
         done: set[str] = set()
+        until = time.monotonic() + READ_SECONDS
         while not self._ended.is_set():
             waiting = [run for run in list(self.runs.values()) if run.behind and self._wanted(run)]
             waiting = [run for run in waiting if run.id not in done]
@@ -103,6 +105,9 @@ class Shelf:
                 more = False
             if not more:
                 done.add(run.id)
+            elif time.monotonic() > until:
+                self._wake.set()  # the rest comes after a look at the others
+                break
             time.sleep(YIELD)
         self._give_up_some()
 

@@ -44,7 +44,7 @@ async def changes(overview: Overview, runs: Sequence[str], goes_on: Callable[[],
         pieces = []
         newest = await run_in_threadpool(overview.refresh)
         if newest != revision:
-            pieces.append(message("runs", overview.changes(revision)))
+            pieces.append(message("runs", await run_in_threadpool(overview.changes, revision)))
             revision = newest
         for name in runs:
             run = overview.shelf.runs.get(name)

@@ -6,7 +6,7 @@ from typing import IO
 from cabafl.watch.places import Place
 
 CHUNK = 2 << 20  # bytes per read
-LONGEST_LINE = 64 << 20  # bytes; a file with a longer line is not the record of a run
+LONGEST_LINE = 8 << 20  # bytes; a file with a longer line is not the record of a run
 MARK = 256  # bytes before the position that are compared at each look
 
 
@@ -75,15 +75,18 @@ class Tail:
             end = content.rfind(b"\n") + 1
             if end or len(content) < size:
                 break
-            if size > LONGEST_LINE:
-                end = len(content)  # not a line of ours: it is skipped as a damaged one
-                break
+            if size >= LONGEST_LINE:
+                self._pass(content)
+                return b"\n", start  # not a line of ours: it is skipped as a damaged one, and not looked into
             size *= 4
         content = content[:end]
         if content:
-            self.position = start + end
-            self._mark = (self._mark + content[-MARK:])[-MARK:]
+            self._pass(content)
         return content, start
+
+    def _pass(self, content: bytes) -> None:
+        self.position += len(content)
+        self._mark = (self._mark + content[-MARK:])[-MARK:]
 
     def _compare(self, file: IO[bytes]) -> None:
         found = os.fstat(file.fileno())

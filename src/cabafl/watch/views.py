@@ -13,6 +13,7 @@ from cabafl.watch.watched import WatchedRun
 
 UNLISTED = ("dispatch", "upload", "answer", *COUNTED_ONLY)
 LONGEST_LIST = 2000  # entries of a field of an event
+MOST_BYTES = 8 << 20  # of the lines of one answer; at least one event is listed
 
 
 def run_page(run: WatchedRun) -> dict[str, Any]:
@@ -122,11 +123,13 @@ def events(
         return {"generation": run.generation, "events": [], "more": False}
     number, place = np.concatenate(numbers), np.concatenate(places)
     newest = np.argsort(number)[::-1]
-    found = [read_event(run, int(number[i]), *place[i].tolist()) for i in newest[:limit]]
+    fits = 1 + int(np.searchsorted(np.cumsum(place[newest][:, 1]), MOST_BYTES))
+    shown = newest[: min(limit, fits)]
+    found = [read_event(run, int(number[i]), *place[i].tolist()) for i in shown]
     return {
         "generation": run.generation,
         "events": [event for event in found if event is not None],
-        "more": len(newest) > limit,
+        "more": len(newest) > len(shown),
     }
 
 

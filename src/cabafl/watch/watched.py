@@ -8,9 +8,9 @@ from typing import Any, Literal
 from cabafl.fleet import Faults
 from cabafl.recording.folder import ENVIRONMENT, EVENTS, EXPERIMENT, SUMMARY
 from cabafl.recording.version_0_1 import translate_summary
-from cabafl.watch.absences import Absences
+from cabafl.watch.absences import MOST, Absences
 from cabafl.watch.evaluations import Evaluations
-from cabafl.watch.facts import RunFacts, read_json
+from cabafl.watch.facts import LARGEST_JSON, RunFacts, read_json
 from cabafl.watch.index import EventIndex
 from cabafl.watch.locks import Locks
 from cabafl.watch.pace import Pace, PaceSample
@@ -129,7 +129,7 @@ class WatchedRun:
             return
         self._versions = versions
         self.facts = RunFacts.read(self.place)
-        found = read_json(self.place, SUMMARY)
+        found = read_json(self.place, SUMMARY, LARGEST_JSON)
         self.summary = None if found is None else translate_summary(found)
 
     def _judge(self, held: bool, known: bool, now: float) -> tuple[State, str]:
@@ -159,7 +159,7 @@ class WatchedRun:
     def absences(self, devices: int) -> Absences | None:
         """When the simulated devices are away, if that follows from the seed."""
         faults = self.facts.faults
-        if faults is None:
+        if faults is None or devices > MOST:  # each is away at least once
             return None
         if self._absences is None or self._absences[0] != (faults, devices):
             self._absences = (faults, devices), Absences(faults, devices)
@@ -207,7 +207,8 @@ class WatchedRun:
         if self.index.events or self.summary is None:
             return dict(self.index.losses)
         found = self.summary.get("losses")
-        return {str(key): int(value) for key, value in found.items()} if isinstance(found, dict) else {}
+        counts = found.items() if isinstance(found, dict) else ()
+        return {str(key): value for key, value in counts if isinstance(value, int)}
 
     @property
     def wall_seconds(self) -> float | None:
