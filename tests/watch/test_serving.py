@@ -75,6 +75,21 @@ def test_a_page_of_this_folder(run: Path) -> None:
         assert process.returncode in (0, -signal.SIGINT, 130)
 
 
+def test_headers_without_end_and_web_sockets_are_refused(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with server("--port", str(port), cwd=tmp_path) as (url, _, process):
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as line:
+            line.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+            with pytest.raises(OSError):  # the connection is closed
+                for number in range(100_000):
+                    line.sendall(b"X-%d: %s\r\n" % (number, b"a" * 1000))
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        answer = httpx.get(url, headers={**upgrade, "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}, timeout=PATIENCE)
+        assert answer.status_code in (200, 403)  # 200: this installation knows no web sockets
+        assert httpx.get(url, timeout=PATIENCE).status_code == 200
+        assert "ERROR" not in ended(process)
+
+
 def _until(stream: httpx.Response, text: str) -> str:
     seen = ""
     for line in stream.iter_lines():
@@ -84,8 +99,10 @@ def _until(stream: httpx.Response, text: str) -> str:
     raise AssertionError(f"{text} did not come: {seen[:2000]}")
 
 
-def test_the_page_follows_a_run_that_is_going_on(tmp_path: Path) -> None:
-    """`cabafl run --watch`: the page is there while the run goes on, grows with it, and ends with it."""
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_the_page_follows_a_run_that_is_going_on(tmp_path: Path, end: signal.Signals) -> None:
+    """`cabafl run --watch`: the page is there while the run goes on, grows with it, and ends with it, also if it is
+    killed."""
     words = [*QUICK, "run.virtual_time=100000", "run.workers=0", "--out", "run", "--watch"]
     environment = {**os.environ, "COLUMNS": "200"}
     process = subprocess.Popen(
@@ -103,10 +120,12 @@ def test_the_page_follows_a_run_that_is_going_on(tmp_path: Path) -> None:
                     assert found["state"] == "running"
                     seen.add(found["rows"])
                 time.sleep(0.5)
-            os.kill(process.pid, signal.SIGTERM)
+            os.kill(process.pid, end)
             process.wait(PATIENCE)
             with pytest.raises(httpx.HTTPError):
-                client.get("/api/runs")
+                while time.monotonic() < deadline:
+                    client.get("/api/runs")
+                    time.sleep(0.1)
     finally:
         process.kill()
         process.communicate()

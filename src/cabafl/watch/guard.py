@@ -65,7 +65,9 @@ class Guard:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            return  # no web sockets
+            else:  # no web sockets
+                await send({"type": "websocket.close", "code": 1008})
+            return
 
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -64,6 +64,7 @@ def serve(roots: Sequence[Path], settings: ServerSettings, tell: Callable[[Opene
             app = make_app(site, f"cabafl_watch_{port}", settings.metrics_only)
             config = uvicorn.Config(
                 app,
+                http="h11",  # limits the size of headers; the other one keeps any number of them
                 log_level="warning",
                 access_log=False,
                 server_header=False,
