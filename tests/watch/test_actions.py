@@ -15,6 +15,7 @@ from cabafl.deployment.folder.layout import FleetFolder, FleetSettings
 from cabafl.deployment.folder.provision import make_fleet
 from cabafl.deployment.server.operator import COMMANDS, LOCK, STATUS, Command, CommandBox
 from cabafl.files import lock
+from cabafl.watch import actions
 from tests.watch.site import Visit, visit
 
 NASTY = "<script>alert('no')</script>"
@@ -168,3 +169,11 @@ def test_a_fleet_that_has_become_a_link_is_not_acted_upon(visited: Visit, fleet:
     fleet.path.symlink_to(elsewhere)
     assert act(visited, "devices/1/remove").status_code == 404
     assert FleetFolder.load(elsewhere).device_ids() == {0, 1, 2}
+
+
+def test_one_model_is_written_at_a_time(visited: Visit) -> None:
+    with actions._exporting:
+        response = act(visited, "model")
+    assert response.status_code == 409
+    assert response.json()["error"].startswith("model: another one is being written")
+    assert act(visited, "model").status_code == 200

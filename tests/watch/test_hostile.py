@@ -228,3 +228,11 @@ def test_a_form_with_many_fields_is_refused(visited: Visit) -> None:
     response = visited.client.post("/login", content="a=1&" * 20, headers=form)
     assert response.status_code == 400
     assert response.json()["error"].startswith("body: ")
+
+
+def test_a_password_with_any_letters_may_be_sent_by_a_script(visited: Visit) -> None:
+    visited.site.gate._secret = Secret("pässwörd ☂", password=True)
+    header = {b"Authorization": "Bearer pässwörd ☂".encode()}
+    assert visited.client.get("/api/session", headers=header).json()["operator"]
+    header = {b"Authorization": b"Bearer \xff\xfe"}
+    assert not visited.client.get("/api/session", headers=header).json()["operator"]

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from cabafl.watch.shelf import Shelf
 from cabafl.watch.standing import WatchedFleet
 
 EXPORT_TIMEOUT = 300.0  # seconds for the model of a run that does not go on
+_exporting = threading.Lock()  # one process with torch at a time
 Act = Callable[[WatchedFleet, dict[str, Any]], Response]
 
 
@@ -95,10 +97,14 @@ def _model(fleet: WatchedFleet, _: dict[str, Any]) -> Response:
 def _export_stopped(path: Path, out: Path) -> None:
     """In a process of its own: a checkpoint needs torch, and the memory for it."""
     command = [sys.executable, "-P", "-m", "cabafl", "deploy", "export", str(path), "--out", str(out)]
+    if not _exporting.acquire(blocking=False):
+        raise UserError("model: another one is being written; try again when it is there")
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=EXPORT_TIMEOUT)
     except subprocess.TimeoutExpired:
         raise UserError(f"model: not written within {EXPORT_TIMEOUT:g} s") from None
+    finally:
+        _exporting.release()
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise UserError(f"model: {lines[-1].removeprefix('error: ')[:500] if lines else 'cannot be written'}")

@@ -111,7 +111,8 @@ class Guard:
             wait = self.gate.wait(client)
             if wait > 0:
                 return Identity(), wait
-            return Identity(bearer=await run_in_threadpool(self.gate.knows, text.strip(), client)), 0.0
+            given = text.strip().encode("latin-1").decode("utf-8", "replace")  # headers arrive as Latin-1
+            return Identity(bearer=await run_in_threadpool(self.gate.knows, given, client)), 0.0
         cookie = connection.cookies.get(self.cookie)
         return Identity(self.gate.session(cookie) if cookie else None), 0.0
 
