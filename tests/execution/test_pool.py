@@ -11,7 +11,7 @@ import pytest
 
 from cabafl import simulate
 from cabafl.config import load_experiment
-from cabafl.errors import RunStopped
+from cabafl.errors import RunStopped, UserError
 from cabafl.execution import starting
 from cabafl.execution.base import EvaluateJob, TrainJob
 from cabafl.execution.choice import open_executor
@@ -99,7 +99,7 @@ def test_a_job_that_keeps_killing_workers_ends_the_run_with_one_line() -> None:
 
 def test_an_exception_in_a_worker_reaches_the_user() -> None:
     words = settings("fedavg", "run.workers=1", f"model.name={__name__}:Faulty")
-    with pytest.raises(RuntimeError, match="the mistake"):
+    with pytest.raises(UserError, match=r"^model\.name = .*:Faulty': fails: ValueError: the mistake \(test_pool\.py"):
         simulate(load_experiment(None, words))
 
 

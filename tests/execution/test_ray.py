@@ -154,7 +154,7 @@ def test_killed_actors_are_replaced_and_the_bytes_do_not_change(ray: Any, tmp_pa
 
 @needs_ray
 def test_an_exception_in_an_actor_reaches_the_user(ray: Any) -> None:
-    with pytest.raises(RuntimeError, match="the mistake"):
+    with pytest.raises(UserError, match=r"^model\.name = .*:Faulty': fails: ValueError: the mistake \(test_pool\.py"):
         run(None, "run.executor=ray", "run.workers=1", "model.name=tests.execution.test_pool:Faulty")
 
 

@@ -160,8 +160,8 @@ def test_a_method_looks_the_same_in_every_report() -> None:
     assert styles(["Mine"]) == {"Mine": styles(["x", "Mine"])["Mine"]}
     found = styles(["cabafl (beta = 0.1)", "cabafl (beta = 0.5)"])
     one, two = found.values()
-    assert one.colour == two.colour
-    assert one.dashes != two.dashes
+    assert one == KNOWN["cabafl"]
+    assert (one.colour, one.dashes, one.marker) != (two.colour, two.dashes, two.marker)
     assert len({KNOWN[name].colour for name in list(KNOWN)[:10]}) == 10
 
 

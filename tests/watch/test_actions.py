@@ -142,7 +142,7 @@ def test_the_model_of_a_run_that_has_none(visited: Visit, run: Path) -> None:
         (run / name).unlink()
     response = act(visited, "model")
     assert response.status_code == 409
-    assert "has no model yet" in response.json()["error"]
+    assert "model.safetensors: cannot be read" in response.json()["error"]
 
 
 def test_shutting_a_device_out(visited: Visit, fleet: FleetFolder) -> None:
