@@ -138,7 +138,7 @@ def test_the_model_of_a_run_that_is_finished(visited: Visit, run: Path) -> None:
 
 
 def test_the_model_of_a_run_that_has_none(visited: Visit, run: Path) -> None:
-    for name in ("model.safetensors", "checkpoint.json", "summary.json"):
+    for name in ("model.safetensors", "checkpoint.json"):
         (run / name).unlink()
     response = act(visited, "model")
     assert response.status_code == 409
