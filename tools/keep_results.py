@@ -1,6 +1,7 @@
 """Copies finished runs without their large files, to be kept in the repository: results/README.md."""
 
 import argparse
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -22,6 +23,10 @@ def keep(source: Path, target: Path, commit: str) -> list[str]:
         write_atomic(copy / "commit", f"{commit}\n".encode())
         for name in KEPT:
             shutil.copyfile(folder / name, copy / name)
+            if name == ENVIRONMENT:
+                about = json.loads((copy / name).read_text())
+                about.pop("folder", None)  # where the run was started: of that machine only
+                write_atomic(copy / name, f"{json.dumps(about, indent=2)}\n".encode())
         kept.append(folder.name)
     return kept
 
