@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+# The tests start hundreds of Python processes, which are slower without bytecode.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
 .PHONY: demo lint test-quick test test-deploy coverage docs clean
@@ -33,7 +35,7 @@ lint: $(VENV)/.dev
 
 # While you work: all but the slow tests, under a minute on two cores.
 test-quick: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m 'not slow and not deploy'
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not deploy' --durations=5 --durations-min=0.5
 
 test: lint
 	$(BIN)/python -m pytest -n 2

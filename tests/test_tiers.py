@@ -1,26 +1,27 @@
-"""Every slow test listed in conftest.py exists: a renamed one would silently join the quick tier."""
+"""The list of slow tests: how it is made, and that each of them exists; a renamed one would join the quick tier."""
 
-import re
 from pathlib import Path
 
-from tests.conftest import SLOW_CASES, SLOW_FILES, SLOW_TESTS
+from tests.conftest import SLOW
+from tools.slow_tests import slow, times
 
 ROOT = Path(__file__).parent.parent
 
 
-def text_of(pattern: str) -> str:
-    return "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob(pattern))
-
-
-def test_slow_files_exist() -> None:
-    assert [file for file in sorted(SLOW_FILES) if not (ROOT / file).is_file()] == []
-
-
 def test_slow_tests_exist() -> None:
-    tests = {case.split("[")[0] for case in SLOW_CASES} | SLOW_TESTS
-    assert tests - set(re.findall(r"def (test_\w+)\(", text_of("test_*.py"))) == set()
+    missing = []
+    for entry in sorted(SLOW):
+        file, name = entry.split("::")
+        path = ROOT / file
+        if not path.is_file() or f"def {name}(" not in path.read_text(encoding="utf-8"):
+            missing.append(entry)
+    assert missing == []
 
 
-def test_slow_cases_exist() -> None:
-    cases = {re.sub(r".*\[(.*)\]", r'"\1":', case) for case in SLOW_CASES}
-    assert [case for case in sorted(cases) if case not in text_of("*.py")] == []
+def test_one_slow_case_or_many_quick_ones_make_a_test_slow(tmp_path: Path) -> None:
+    cases = [("one", "test_quick[a]", 0.1), ("one", "test_quick[b]", 0.1), ("two", "test_slow[a]", 0.3)]
+    cases += [("two", "test_slow[b]", 0.0)] + [("three", f"test_many[{number}]", 0.1) for number in range(20)]
+    rows = [f'<testcase classname="tests.room.test_{file}" name="{name}" time="{t}"/>' for file, name, t in cases]
+    measurement = tmp_path / "times.xml"
+    measurement.write_text(f"<testsuites><testsuite>{''.join(rows)}</testsuite></testsuites>", encoding="utf-8")
+    assert slow(times(measurement)) == ["tests/room/test_three.py::test_many", "tests/room/test_two.py::test_slow"]

@@ -118,6 +118,7 @@ def test_other_toolkits_need_a_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         toolkits.measure_one(next(t for t in toolkits.TOOLKITS if t.in_clone), Flute(rounds=2, clients=20))
 
 
+@pytest.mark.deploy
 @pytest.mark.parametrize("toolkit", [t for t in toolkits.TOOLKITS if t.needs], ids=lambda toolkit: toolkit.label)
 def test_flute_row_on_other_toolkits(toolkit: toolkits.Toolkit) -> None:
     if not toolkit.installed:

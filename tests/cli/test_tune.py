@@ -90,7 +90,7 @@ def test_the_budget_ends_a_search_in_the_middle_of_a_run(tmp_path: Path) -> None
         "run.virtual_time=1000000",
         *KEYS,
         "--budget",
-        "12s",
+        "8s",
         "--metric",
         "time_to_99",
         "--rungs",
@@ -101,7 +101,7 @@ def test_the_budget_ends_a_search_in_the_middle_of_a_run(tmp_path: Path) -> None
     assert "No trial has reached a rung; a longer --budget continues the search." in done.stdout
     assert {row["state"] for row in trials(tmp_path / "tuning")} == {"interrupted"}
     again = cabafl("tune", *words, cwd=tmp_path)
-    assert "The budget of 12 s is used up by a search of" in again.stdout
+    assert "The budget of 8 s is used up by a search of" in again.stdout
 
 
 def test_ctrl_c_keeps_checkpoints(tmp_path: Path) -> None:

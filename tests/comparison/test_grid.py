@@ -56,7 +56,7 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(tmp_path: Path) -
 
 
 def test_a_killed_comparison_continues(tmp_path: Path) -> None:
-    words = [*QUICK, "run.virtual_time=800", "run.checkpoint_every=0.2", "--methods", "fedavg,fedbuff", "--jobs", "1"]
+    words = [*QUICK, "run.virtual_time=500", "run.checkpoint_every=0.2", "--methods", "fedavg,fedbuff", "--jobs", "1"]
     whole = compare(tmp_path, *words)
     assert whole.returncode == 0, whole.stderr
     (tmp_path / "out").rename(tmp_path / "whole")

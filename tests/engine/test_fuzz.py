@@ -37,7 +37,7 @@ from cabafl.state import Decoder, Encoder
 from tests.runs import ALL_METHODS, AUTO
 from tests.scripted import vector
 
-EXAMPLES = int(os.environ.get("CABAFL_FUZZ", "25"))
+EXAMPLES = int(os.environ.get("CABAFL_FUZZ", "15"))
 DEVICES, WIDTH = 7, 3
 INITIAL = vector(0.5, -0.25, 1.0, 2.0, 1.0)
 TRAINABLE = 4

@@ -18,9 +18,10 @@ from cabafl.execution.choice import open_executor
 from cabafl.execution.pool import ProcessExecutor
 from cabafl.execution.starting import early_workers, take, worker_count
 from cabafl.learning.probe import SAMPLES
-from tests.runs import ALL_METHODS, AUTO, METHODS, same_bytes, settings
+from tests.runs import ALL_METHODS, AUTO, same_bytes, settings
 
 EVERYTHING = "tests.engine.orders_method:Everything"
+FULLY = ("fedavg", "cabafl", "fedbuff")  # synchronous, asynchronous, buffered
 EXECUTORS = ["run.workers=1", "run.workers=2", "run.workers=3"]
 
 
@@ -29,7 +30,7 @@ EXECUTORS = ["run.workers=1", "run.workers=2", "run.workers=3"]
 )
 def test_same_bytes_for_any_number_of_workers(method: str, more: list[str], tmp_path: Path) -> None:
     simulate(load_experiment(None, settings(method, *more, "run.workers=0")), out=tmp_path / "inline")
-    for number, executor in enumerate(EXECUTORS if method in METHODS else ["run.workers=2"]):
+    for number, executor in enumerate(EXECUTORS if method in FULLY else ["run.workers=2"]):
         simulate(load_experiment(None, settings(method, *more, executor)), out=tmp_path / str(number))
         same_bytes(tmp_path / "inline", tmp_path / str(number))
 
