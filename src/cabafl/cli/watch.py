@@ -15,13 +15,13 @@ import typer
 
 from cabafl.cli.console import console, errors, print_notice
 from cabafl.errors import UserError
+from cabafl.processes.children import end
 
 if TYPE_CHECKING:
     from cabafl.watch.serving import Opened
 
 PORT = 8642
 NEEDED = ("starlette", "uvicorn", "orjson", "argon2", "prometheus_client")
-STOP_TIMEOUT = 5.0  # seconds
 PASSWORD = "CABAFL_WATCH_PASSWORD"
 Watch = Annotated[bool, typer.Option("--watch", help="Show the run in a browser meanwhile; prints the address.")]
 
@@ -153,19 +153,16 @@ def _beside(options: Sequence[str], folders: Sequence[Path]) -> Iterator[None]:
     """Starts `cabafl watch` as a child that ends with this process, and says where it is as soon as it answers."""
     command = [sys.executable, "-P", "-m", "cabafl", "watch", "--beside", *options, "--", *map(str, folders)]
     tethered = [sys.executable, "-P", "-m", "cabafl.processes.tethered", str(os.getpid()), *command]
+    # In a group of its own, so that Ctrl-C reaches this process only; in the same session, because Linux may weigh the
+    # priorities of processes within a session only.
     process = subprocess.Popen(
-        tethered, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        tethered, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
     )
     threading.Thread(target=_announce, args=(process,), daemon=True).start()
     try:
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
 
 
 def _announce(process: "subprocess.Popen[bytes]") -> None:

@@ -77,13 +77,7 @@ class Children:
     def stop(self) -> None:
         """Stops all programs, the last one started first; kills those that ignore SIGTERM."""
         while self._running:
-            process = self._running.pop().process
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(self._running.pop().process)
 
     def __enter__(self) -> "Children":
         return self
@@ -92,6 +86,16 @@ class Children:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Stops a program with SIGTERM, or kills it if it ignores that."""
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def answers(port: int) -> bool:

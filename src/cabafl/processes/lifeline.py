@@ -9,7 +9,6 @@ import time
 
 PARENT = "CABAFL_PARENT"  # environment variable: the `cabafl` command ends with the process of this ID
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
-PARENT = "CABAFL_PARENT"  # environment variable: process ID of the comparison that started this run
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
