@@ -1,4 +1,4 @@
-"""Stands before every address of the server: who asks, whether he may, and the headers of each answer."""
+"""Stands before every address of the server: who asks, whether they may, and the headers of each answer."""
 
 import hmac
 import ipaddress
@@ -41,7 +41,7 @@ class Identity:
 
     @property
     def operator(self) -> bool:
-        """Whether he knows the secret."""
+        """Whether they know the secret."""
         return self.session is not None or self.bearer
 
 
@@ -104,7 +104,7 @@ class Guard:
         return None, identity
 
     async def _identify(self, connection: HTTPConnection) -> tuple[Identity, float]:
-        """Who asks, and how long he has to wait because of wrong secrets."""
+        """Who asks, and how long they have to wait because of wrong secrets."""
         scheme, _, text = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             client = client_of(connection)
