@@ -110,6 +110,10 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
         ["training.betas=[0.5, 0.5]"],
         "training.betas = [0.5, 0.5]: has no effect; accepted",
     ),
+    "momentum of adam": (
+        ["training.optimiser=adam", "training.momentum=0.9"],
+        "training.momentum = 0.9: has no effect; accepted: with training.optimiser = sgd",
+    ),
     "wrong betas": (["training.optimiser=adam", "training.betas=[0.5, 1.5]"], "training.betas.1 = 1.5"),
     "nesterov alone": (["training.nesterov=true", "training.momentum=0"], "training.nesterov = true: accepted: with"),
     "options of sgd": (["training.options={ rho = 1 }"], "training.options = {'rho': 1}: has no effect"),
