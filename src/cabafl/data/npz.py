@@ -72,4 +72,6 @@ def _reason(path: Path, error: Exception) -> str:
     """Why such a file cannot be read; NumPy's advice to load pickled objects is left out."""
     if "allow_pickle" not in str(error):
         return f": {error}"
-    return ": it holds Python objects; accepted: numbers and text" if zipfile.is_zipfile(path) else ""
+    if zipfile.is_zipfile(path):
+        return ": it holds Python objects; accepted: numbers and text"
+    return "; accepted: what numpy.savez or `cabafl data convert` writes"
