@@ -72,10 +72,11 @@ def finish(
             if not (path / SUMMARY).exists():
                 _end_here(experiment, given, folder, Audience(folder, listener, warn))
     (path / REQUEST).unlink(missing_ok=True)
-    return _summary(path)
+    return summary_of(path)
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def summary_of(path: Path) -> dict[str, Any]:
+    """The content of ``summary.json``; raises `UserError` if it is damaged."""
     try:
         summary: dict[str, Any] = decoded((path / SUMMARY).read_bytes())
     except (OSError, ValueError) as error:
