@@ -29,6 +29,20 @@ def test_a_wrong_key_of_the_method_in_a_file_names_the_file(tmp_path: Path) -> N
         load_checked(file, ["method.gama=1"])
 
 
+def test_wrong_keys_of_the_method_and_of_other_tables_are_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[data]\nbetta = 1\n[method]\nname = 'fedavg'\ngama = 1\n")
+    with pytest.raises(UserError, match=r"mine\.toml: data\.betta = 1: .*; method\.gama = 1: .*; accepted by fedavg: "):
+        load_checked(file, [])
+    with pytest.raises(UserError, match=r"data\.betta = 1: .*; method\.kk = 2: .*; accepted by fedprox: ") as refused:
+        load_checked(file, ["method.name=fedprox", "method.kk=2"])
+    assert "gama" not in str(refused.value)  # the file's keys are not for another method
+    with pytest.raises(UserError, match=r"^data\.betta = 1: [^;]*; accepted in \[data\]: [^;]*$"):
+        load_checked(None, ["data.betta=1"])
+    with pytest.raises(UserError, match=r"^[^;]*nothing\.toml: cannot be read [^;]*; accepted: an experiment file$"):
+        load_checked(tmp_path / "nothing.toml", [])
+
+
 def test_a_key_of_the_method_without_its_table() -> None:
     with pytest.raises(UserError, match=r"^k = 20: unknown key, did you mean 'method\.k'\?"):
         load_checked(None, ["k=20"])

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from pydantic import BaseModel
 
 from cabafl import methods, models
+from cabafl.checked import load_checked
 from cabafl.cli.main import app
 from cabafl.config import Experiment, load_experiment
 from cabafl.data.catalogue import DESCRIPTIONS
 from cabafl.engine.changes import CHANGEABLE
 from cabafl.lifecycle.simulate import simulate
+from cabafl.samples import load_data, make_data
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -187,3 +190,33 @@ def test_python_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, tmp_
     short = re.sub(r'"virtual_time": \d+', '"virtual_time": 30', code.group(1))
     assert short != code.group(1)
     exec(compile(short, "README.md", "exec"), {})
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """The words of each `cabafl run`, `config`, `compare` and `sweep` of the code blocks, with its page."""
+    found = []
+    for path in PAGES:
+        for block in re.findall(r"^ *```\w*\n(.*?)^ *```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+            for line in block.replace("\\\n", " ").splitlines():
+                if re.match(r"\s*(\$ )?cabafl (run|config|compare|sweep) ", line):
+                    found += [(path.name, shlex.split(part, comments=True)) for part in line.strip("$ ").split(" && ")]
+    return found
+
+
+def test_commands_of_the_documents_have_settings_that_are_accepted() -> None:
+    data = load_data(Experiment())
+    tried = set()
+    for name, words in commands():
+        settings = [word for word in words if re.match(r"(seed|[a-z]+\.[a-z_.0-9]+)=", word)]
+        sections = {word.split(".")[0].split("=")[0] for word in settings}
+        own = any(re.search(r"=(my_|mine)\w*:|=mymethod|__main__", word) for word in settings)
+        if own or not sections <= set(Experiment.model_fields) or (words[1] == "sweep" and not settings):
+            continue  # code of the reader, or keys of one method
+        for beta in re.findall(r"data\.beta=(\S+)", " ".join(settings)):
+            if "data.dataset" not in " ".join(settings) and not any(word.endswith(".toml") for word in words[2:3]):
+                for value in beta.split(","):
+                    make_data(load_experiment(None, [f"data.beta={value}"]), data)
+                    tried.add((name, value))
+        if words[1] in ("run", "config"):
+            load_checked(None, settings)
+    assert {("README.md", "0.2"), ("getting-started.md", "0.2"), ("comparing.md", "1.0")} <= tried

@@ -1,10 +1,14 @@
 """The public interface: the exported names, and that `import cabafl` does not load torch."""
 
+import contextlib
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import cabafl
 
@@ -65,3 +69,19 @@ def test_importing_does_not_load_torch(code: str) -> None:
     check = f"{code}\nimport sys\nprint([m for m in ('torch', 'pandas', 'matplotlib', 'flwr') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_base_installation_brings_no_large_library_of_others() -> None:
+    """Neither by name nor through something it requires: the embedded digits need none of them."""
+    found, pending = set(), ["cabafl"]
+    while pending:
+        for text in requires(pending.pop()) or []:
+            wanted = Requirement(text)
+            name = canonicalize_name(wanted.name)
+            if name not in found and (wanted.marker is None or wanted.marker.evaluate({"extra": ""})):
+                found.add(name)
+                with contextlib.suppress(PackageNotFoundError):  # for another system
+                    version(name)
+                    pending.append(name)
+    assert {"torch", "numpy", "pandas"} <= found
+    assert not found & {"scikit-learn", "scipy", "mlxtend", "datasets", "ray", "flwr", "opacus", "optuna", "onnx"}

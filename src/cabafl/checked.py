@@ -3,12 +3,14 @@ quick."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cabafl import methods
-from cabafl.config import Experiment, load_experiment
+from cabafl.config import Experiment, apply_override, load_experiment
 from cabafl.errors import UserError
 from cabafl.methods.base import Method, Parameters
 from cabafl.own_code import blaming, reason
+from cabafl.toml import read_toml
 from cabafl.validation import unknown, validated
 
 
@@ -35,9 +37,9 @@ def load_checked(file: Path | None, settings: Sequence[str]) -> Experiment:
     """As `load_experiment`, with the keys of the method checked, too. An error about a key of the file names it."""
     try:
         experiment = load_experiment(file, settings)
-    except UserError:
+    except UserError as error:
         _check_bare_keys(file, settings)
-        raise
+        raise UserError("; ".join([str(error), *_wrong_in_method(file, settings)])) from None
     try:
         find_method(experiment)
     except UserError:
@@ -58,6 +60,24 @@ def _check_bare_keys(file: Path | None, settings: Sequence[str]) -> None:
         key, _, value = (part.strip() for part in text.partition("="))
         if key in type(known).model_fields:
             raise UserError(f"{key} = {value}: unknown key, did you mean 'method.{key}'?; accepted: section.key=value")
+
+
+def _wrong_in_method(file: Path | None, settings: Sequence[str]) -> list[str]:
+    """What is wrong with the keys of the method, in an experiment of which other tables are wrong, too."""
+    named = any(text.partition("=")[0].strip() == "method.name" for text in settings)
+    try:
+        values: dict[str, Any] = {"method": {} if file is None or named else read_toml(file).get("method", {})}
+        for text in settings:
+            if text.startswith("method."):
+                apply_override(values, text)
+        experiment = validated(Experiment, values)
+    except UserError:
+        return []  # that is what the first error is about
+    try:
+        find_method(experiment)
+    except UserError as error:
+        return [str(error)]
+    return []
 
 
 def _check_file(file: Path) -> None:

@@ -30,11 +30,11 @@ def unknown(what: str, value: str, accepted: Iterable[str]) -> UserError:
     return UserError(f"{what} = {value!r}: unknown{nearest(value, names)}; accepted: {', '.join(names)}")
 
 
-def nearest(value: str, names: Iterable[str]) -> str:
-    """Returns ``, did you mean 'x'?`` with the closest of ``names``, or an empty string if none is similar. Capitals,
-    hyphens and the like do not count."""
+def nearest(value: str, names: Iterable[str], similarity: float = 0.5) -> str:
+    """Returns ``, did you mean 'x'?`` with the closest of ``names``, or an empty string if none is similar (1: equal).
+    Capitals, hyphens and the like do not count."""
     forms = {_plain(name): name for name in names}
-    close = get_close_matches(_plain(value), list(forms), n=1, cutoff=0.5)
+    close = get_close_matches(_plain(value), list(forms), n=1, cutoff=similarity)
     return f", did you mean {forms[close[0]]!r}?" if close else ""
 
 

@@ -56,6 +56,8 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     "wrong choice": (["data.partition=dirichlett"], "did you mean 'dirichlet'?"),
     "beta not positive": (["data.beta=0"], "data.beta = 0: input should be greater than 0"),
     "unknown data set": (["data.dataset=cifar"], "did you mean 'cifar10'?"),
+    "a file as data set": (["data.dataset=a.npz"], "'a.npz': is a file; accepted: data.dataset=npz data.root=a.npz"),
+    "a table as data set": (["data.dataset=a.csv"], "accepted: the .npz file that `cabafl data convert a.csv --out"),
     "missing data": (["data.dataset=cifar10"], "cabafl data fetch cifar10"),
     "truncated pickle": (lambda d: ["data.dataset=cifar10", f"data.root={cifar(d, b'half a pickle')}"], "data_batch_1"),
     "hostile pickle": (
@@ -107,6 +109,10 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     "keys of adam": (
         ["training.betas=[0.5, 0.5]"],
         "training.betas = [0.5, 0.5]: has no effect; accepted",
+    ),
+    "momentum of adam": (
+        ["training.optimiser=adam", "training.momentum=0.9"],
+        "training.momentum = 0.9: has no effect; accepted: with training.optimiser = sgd",
     ),
     "wrong betas": (["training.optimiser=adam", "training.betas=[0.5, 1.5]"], "training.betas.1 = 1.5"),
     "nesterov alone": (["training.nesterov=true", "training.momentum=0"], "training.nesterov = true: accepted: with"),

@@ -51,3 +51,16 @@ def test_a_study_of_cabafl_refuses_another_method(
     Path("a.toml").write_text('[method]\nname = "fedavg"\nweighting = "uniform"\n')
     assert command(monkeypatch, "ablate", "a.toml", "method.name=cabafl", "method.k=9") == 0
     assert variants["conf4"] == {"name": "cabafl", "k": 9, "l1_cache": False}
+
+
+def test_a_key_for_a_method_that_is_not_compared_is_refused(
+    variants: dict[str, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "compare", "method.k=1", "--methods", "fedavg,fedprox") == 2
+    assert capsys.readouterr().err == (
+        "error: method.k=1: is for method.name = cabafl, which is not compared; accepted: NAME.key=value for one of "
+        "fedavg, fedprox, or cabafl in --methods\n"
+    )
+    assert not variants
+    assert command(monkeypatch, "compare", "a.toml", "--methods", "fedavg") == 0  # the file is for other commands, too
+    assert variants == {"fedavg": {"name": "fedavg"}}

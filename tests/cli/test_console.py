@@ -5,6 +5,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -57,3 +58,13 @@ def test_a_closed_pipe_does_not_end_a_run(tmp_path: Path) -> None:
     assert (process.wait(timeout=60), errors) == (0, "")
     assert first.startswith("  0 %  t = 0 s")
     assert json.loads((tmp_path / "here" / "summary.json").read_text())["time"] == 100
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_on_a_full_disk_does_not_end_a_run(tmp_path: Path) -> None:
+    command = [*CABAFL, "run", *QUICK, "--out", "here"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    reason = "standard output cannot be written: No space left on device; no more follows there"
+    assert (done.returncode, done.stderr) == (0, f"warning: {reason}\n")
+    assert (tmp_path / "here" / "summary.json").exists()

@@ -38,6 +38,17 @@ def test_command_prints_tables_and_the_page(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_unfinished_runs_are_included_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs/a")
+    write_run(tmp_path / "runs/b", "cabafl", finished=False)
+    assert "unfinished" not in command("runs", "--out", "without")[1]
+    code, output, _ = command("runs", "--unfinished", "--out", "with")
+    assert code == 0
+    assert "cabafl (seed 1, unfinished: " in output
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_labelled_folders_make_a_quiet_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run")
     write_report({folder: "mine"}, tmp_path / "out", None, quiet=True, notes=["one run failed"])

@@ -175,7 +175,12 @@ def test_without_users(tmp_path: Path) -> None:
         ({"x_train": np.zeros(8, np.float32), "x_test": np.zeros(4, np.float32)}, "accepted: uint8 images"),
         ({"x_train": np.zeros((8, 4, 4), np.int64), "x_test": np.zeros((4, 4, 4), np.int64)}, "accepted: uint8"),
         ({"x_train": np.zeros((8, 2), "U3"), "x_test": np.zeros((4, 2), "U3")}, "accepted: uint8 images"),
-        ({"x_train": np.array([[object()]] * 8)}, "not a .npz file of plain arrays"),
+        ({"x_train": np.array([[object()]] * 8)}, "plain arrays: it holds Python objects; accepted: numbers and text$"),
+        (
+            {"user_trian": np.arange(8)},
+            r"unknown array user_trian, did you mean 'user_train'\?; accepted: x_test, y",
+        ),
+        ({"x_test": None, "X-Test": np.zeros((4, 5))}, r"unknown array X-Test, did you mean 'x_test'\?"),
         ({"y_train": np.zeros((8, 2)), "y_test": np.zeros((4, 3))}, "y_train is float64 of shape .* but y_test is"),
         ({"y_train": np.full(8, np.nan), "y_test": np.zeros(4)}, r"y_train\[0\] is nan"),
         ({"y_train": np.zeros((8, 2, 2)), "y_test": np.zeros((4, 2, 2))}, "y_train has shape"),
@@ -209,6 +214,17 @@ def test_damaged_file(tmp_path: Path, damage: Any) -> None:
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(UserError, match=r"own\.npz cannot be used"):
         load("npz", root=path)
+
+
+def test_a_file_of_another_kind_is_not_called_a_pickle(tmp_path: Path) -> None:
+    (tmp_path / "own.npz").write_text("a table, perhaps")
+    with pytest.raises(UserError, match=r"own\.npz cannot be used: not a \.npz file of plain arrays; accepted: what"):
+        load("npz", root=tmp_path / "own.npz")
+
+
+def test_arrays_for_other_purposes_are_left_alone(tmp_path: Path) -> None:
+    path = save(tmp_path, arrays(classes=np.array(["a"]), channels=np.array(["b"]), user_train=np.arange(8)))
+    assert len(load("npz", root=path).train) == 8
 
 
 def test_a_single_array_is_rejected(tmp_path: Path) -> None:

@@ -69,6 +69,20 @@ def test_a_run_leaves_a_run_folder_behind(fleet_run: FleetRun) -> None:
     assert fleet_run.serve() is None, "already complete"
 
 
+def test_a_run_of_another_task_is_judged_by_its_metric(fleet_run: FleetRun) -> None:
+    summary = fleet_run.serve("task.name=regression", "data.partition=natural", "run.average=polynomial")
+    assert summary is not None
+    assert summary["metric"] == {"name": "mse", "more_is_better": False, "percent": False}
+    last = read_metrics(fleet_run.out)[-1]
+    assert (last.metric.name, last.value, last.averaged_value) == (
+        "mse",
+        summary["final_mse"],
+        summary["averaged"]["final_mse"],
+    )
+    assert {"mae", "r2"} <= {name for name, _ in last.more}
+    assert "final_accuracy" not in summary
+
+
 def test_a_second_run_follows_on_the_same_devices(fleet_run: FleetRun) -> None:
     fleet_run.serve()
     fleet_run.out = fleet_run.path / "second"

@@ -1,12 +1,15 @@
 """A model that is not one ends the run with a line, not with a record of it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from cabafl.engine.core import Limits, UnusableModel
+from cabafl.engine.core import Limits
 from cabafl.engine.defence import LARGEST_MODEL
+from cabafl.engine.handed import UnusableModel
 from cabafl.errors import UserError
 from cabafl.methods.base import Job, LossReason, Method, Server, Upload, Weights
 from cabafl.recording.events import Published
@@ -64,11 +67,13 @@ def world(*models: Weights) -> World:
     [
         (vector(1, np.nan), r"method.name = 'once': publishes at 2 s, as version 2, a model with numbers that are not"),
         (vector(-np.inf, 1), "what helps: a smaller training.learning_rate"),
-        (vector(1, 2, 3), r"an array of shape \(3,\); accepted: \(2,\)"),
+        (vector(1, 2, 3), r"an array of shape \(3,\); accepted: an array of shape \(2,\)"),
+        ([1.0, 2.0], r"as version 2, a list; accepted: an array of shape \(2,\)"),
+        (torch.ones(2), r"as version 2, a Tensor; accepted: an array of shape \(2,\)"),
         (np.ones((2, 1), dtype=np.float32), r"an array of shape \(2, 1\); accepted"),
     ],
 )
-def test_a_model_that_is_not_finite_or_of_another_shape_is_refused(model: Weights, line: str) -> None:
+def test_a_model_that_is_not_finite_or_of_another_shape_is_refused(model: Any, line: str) -> None:
     made = world(vector(3, 4), model)
     with pytest.raises(UnusableModel, match=line) as caught:
         made.run()
@@ -76,6 +81,33 @@ def test_a_model_that_is_not_finite_or_of_another_shape_is_refused(model: Weight
     assert "\n" not in str(caught.value)
     np.testing.assert_array_equal(made.engine.model, vector(3, 4))
     assert sum(isinstance(event, Published) for event in made.events) == 1
+
+
+class Sends(Once):
+    """Publishes nothing, and sends the given things instead."""
+
+    def on_upload(self, server: Server, upload: Upload) -> None:
+        server.dispatch(0, self.models.pop(0))
+
+
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        (vector(1, 2, 3), r"an array of shape \(3,\)"),
+        (torch.ones(2), "a Tensor"),
+        ([1.0, 2.0], "a list"),
+        (None, "a NoneType"),
+    ],
+)
+def test_what_is_no_model_is_not_sent_to_a_device(sent: Any, found: str) -> None:
+    method = Sends([vector(3, 4), sent])
+    made = World(
+        method, fleet([1.0]), lambda job: job.weights, initial=vector(1, 2), slots=1, limits=Limits(seconds=5.0)
+    )
+    line = rf"^method.name = 'once': dispatches at 2 s {found}; accepted: an array of shape \(2,\)$"
+    with pytest.raises(UnusableModel, match=line):
+        made.run()
+    assert made.engine.ledger.downloads == 2  # the third has never left
 
 
 def test_uploads_are_rejected_while_the_model_is_absurdly_long() -> None:

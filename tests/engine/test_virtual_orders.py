@@ -9,7 +9,8 @@ import pytest
 from cabafl import simulate
 from cabafl.assembly import assemble
 from cabafl.config import load_experiment
-from cabafl.engine.core import Limits, UnusableModel
+from cabafl.engine.core import Limits
+from cabafl.engine.handed import UnusableModel
 from cabafl.engine.virtual import VirtualEngine
 from cabafl.execution.base import TrainJob
 from cabafl.fleet import Absence, Faults, Fleet

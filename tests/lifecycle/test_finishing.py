@@ -138,3 +138,13 @@ def test_settings_of_another_type(tmp_path: Path) -> None:
         UserError, match=r"run.virtual_time=90: cannot be changed on a run that has begun; accepted: data.r"
     ):
         finish(folder, settings=["run.virtual_time=90"])
+
+
+def test_a_damaged_summary_is_not_called_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = paused(tmp_path / "run")
+    (folder / "summary.json").write_text("{")
+    line = refused(["finish", str(folder)], monkeypatch, capsys)
+    assert f"{folder}/summary.json: cannot be read: " in line
+    assert (folder / "summary.json").read_text() == "{"

@@ -135,7 +135,7 @@ def test_what_cannot_be_loaded(broken: str, which: str, message: str, tmp_path: 
 def test_a_damaged_description_is_one_line(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", "run.virtual_time=10")
     (folder / "task.json").write_text("{}")
-    with pytest.raises(UserError, match=r"task.json: cannot be read: ") as refused:
+    with pytest.raises(UserError, match=r"task.json: cannot be read: seed field required; accepted: what") as refused:
         load_model(folder)
     assert "\n" not in str(refused.value)
     (folder / "task.json").unlink()  # older versions did not write it

@@ -45,8 +45,9 @@ def test_a_time_that_is_past_changes_nothing(tmp_path: Path) -> None:
         simulate(experiment, folder, until=30.0)
     before = {name: (folder / name).read_bytes() for name in ("events.jsonl", "metrics.csv")}
     for _ in range(2):
-        with pytest.raises(Paused):
+        with pytest.raises(Paused) as paused:
             resume(folder, until=10.0)
+        assert 20.0 < paused.value.time <= 30.0  # where the run is, not where it has been
     assert {name: (folder / name).read_bytes() for name in before} == before
     simulate(experiment, tmp_path / "whole")
     resume(folder)

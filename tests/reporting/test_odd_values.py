@@ -11,7 +11,7 @@ from cabafl.recording.metrics import best_window_mean
 from cabafl.recording.scale import ACCURACY, MetricInfo
 from cabafl.reporting.curve import draw_curve
 from cabafl.reporting.html import _digits
-from cabafl.reporting.measures import default_targets
+from cabafl.reporting.measures import default_targets, measure
 from cabafl.reporting.report import build_report
 from cabafl.reporting.runs import by_label, load_runs
 from cabafl.reporting.series import Series, moving_mean
@@ -53,6 +53,14 @@ def test_a_report_on_values_that_are_not_finite(kind: str, metric: MetricInfo, t
     marked = [row[0].text for table in report.tables for row in table.rows if row[1:] and row[2].best]
     assert "cabafl" in marked
     draw_curve(evaluations(ODD[kind], metric=metric), "odd", tmp_path / "curve.png")
+
+
+def test_a_seed_that_has_diverged_is_not_left_out_of_the_mean(tmp_path: Path) -> None:
+    for seed, values in enumerate((GOOD, [*GOOD[:20], math.nan])):
+        write_run(tmp_path / f"runs/{seed}", "fedavg", seed, accuracy=values)
+    assert '"final_accuracy": null' in (tmp_path / "runs/1/summary.json").read_text()
+    (row,) = measure(load_runs(tmp_path / "runs")).rows
+    assert math.isnan(row.values["final_accuracy"] or 0.0)
 
 
 def test_only_values_that_are_not_finite(tmp_path: Path) -> None:

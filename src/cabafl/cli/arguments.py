@@ -9,7 +9,7 @@ ExperimentFile = Annotated[Path | None, typer.Argument(help="Experiment file (TO
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Settings as section.key=value, e.g. data.beta=0.1; they override the file.", metavar="[KEY=VALUE]..."
+        help="Settings as section.key=value, e.g. data.beta=0.2; they override the file.", metavar="[KEY=VALUE]..."
     ),
 ]
 Targets = Annotated[

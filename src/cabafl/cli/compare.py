@@ -56,7 +56,14 @@ def read_comparison(
     overrides = [word for word in words if "=" in word and _section(word) not in sections]
     shared = [word for word in words if word not in overrides]
     base = read_experiment(None, shared)
-    return base, method_variants(methods, base, overrides, _method_in_file(shared))
+    variants = method_variants(methods, base, overrides, _method_in_file(shared))
+    idle = [word for word in shared if _section(word) == "method"]
+    if idle and base.method.name not in [keys["name"] for keys in variants.values()]:
+        raise UserError(
+            f"{idle[0]}: is for method.name = {base.method.name}, which is not compared; accepted: NAME.key=value for "
+            f"one of {', '.join(variants)}, or {base.method.name} in --methods"
+        )
+    return base, variants
 
 
 def ablate(

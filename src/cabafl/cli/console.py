@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -13,7 +13,17 @@ NARROW = 80  # columns; a narrower terminal shows a table that does not fit row 
 
 
 class SteadyConsole(Console):
-    """Output that nobody reads any more ends no run: after `cabafl run | head -1` it goes on without output."""
+    """Output that nobody reads any more, or that a full disk cannot take, ends no run: after `cabafl run | head -1` it
+    goes on without output."""
+
+    def __exit__(self, *raised: Any) -> None:
+        """After each print: what was printed is written."""
+        try:
+            super().__exit__(*raised)
+        except OSError as error:
+            self.on_broken_pipe()
+            if not self.stderr:
+                print_notice("warning", f"standard output cannot be written: {error.strerror}; no more follows there")
 
     def on_broken_pipe(self) -> None:
         """Drops what is still to be written."""

@@ -23,9 +23,11 @@ def finish(
     """
     from cabafl.cli.run import stoppable, summary_table, warn
     from cabafl.lifecycle.finishing import finish as finish_run
+    from cabafl.lifecycle.finishing import summary_of
     from cabafl.recording.folder import CURVE, SUMMARY
 
     if (folder / SUMMARY).exists():
+        summary_of(folder)
         console.print(f"{folder}: this run is already complete.", soft_wrap=True)
         return
     with stoppable(folder, f"cabafl finish {folder}", quiet):

@@ -1,11 +1,12 @@
 """The `cabafl` command."""
 
 import os
+import re
 import signal
 import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +38,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+WRONG_USAGE: type[Exception] = typer.BadParameter.__bases__[
+    0
+]  # an option that is unknown, missing or has no such value
 
 
 def _show_version(wanted: bool) -> None:
@@ -81,8 +85,23 @@ def main() -> None:
     # For the user's models and methods, given as package.module:Class. Last: a file queue.py hides no module of Python.
     sys.path.append(str(Path.cwd()))
     try:
-        app()
+        ended = app(prog_name="cabafl", standalone_mode=False)
+    except WRONG_USAGE as error:
+        _fail_usage(error)
+    except typer.Abort:  # the end of the input at a question
+        fail("no answer", code=1)
     except UserError as error:
         fail(str(error))
     except RunStopped as error:
         fail(str(error), code=1)
+    else:
+        sys.exit(ended if isinstance(ended, int) else 0)
+
+
+def _fail_usage(error: Any) -> None:
+    """One line, like all other mistakes, instead of typer's box; without any word, the help has been printed."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.exit(error.exit_code)
+    message = re.sub(r"( Did you mean '[^']*'\?)\1", r"\1", error.format_message())  # click and typer both suggest
+    help_of = error.ctx.command_path if error.ctx else "cabafl"
+    fail(f"{message.rstrip('.')}; see `{help_of} --help`")

@@ -82,6 +82,7 @@ class TrainingSection(Section):
         if self.nesterov and (self.optimiser != "sgd" or not self.momentum):
             raise ValueError("training.nesterov = true: accepted: with training.optimiser = sgd and a momentum above 0")
         for key, suits, needed in (
+            ("momentum", self.optimiser == "sgd" or not self.momentum, "training.optimiser = sgd"),
             ("betas", adam, "training.optimiser = adam or adamw"),
             ("eps", adam, "training.optimiser = adam or adamw"),
             ("options", own, "training.optimiser = package.module:Class"),

@@ -83,6 +83,10 @@ class DataSection(Section):
     def _known(cls, value: str) -> str:
         if value in DATASETS or (value.startswith(HUB) and value != HUB) or is_function(value) or is_given(value):
             return value
+        if value.endswith(".npz"):
+            raise ValueError(f"is a file; accepted: data.dataset=npz data.root={value}")
+        if value.endswith((".csv", ".tsv", ".parquet", ".gz")):
+            raise ValueError(f"is a table; accepted: the .npz file that `cabafl data convert {value} --out FILE` makes")
         accepted = [*DATASETS, f"{HUB}NAME_OR_FOLDER", "my_module:function"]
         raise ValueError(f"unknown{nearest(value, DATASETS)}; accepted: {', '.join(accepted)}")
 

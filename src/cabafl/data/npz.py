@@ -16,6 +16,7 @@ from cabafl.data.dataset import Dataset
 from cabafl.data.files import corrupt, missing
 from cabafl.data.text import text_dataset
 from cabafl.errors import UserError
+from cabafl.validation import nearest
 
 
 def read(root: Path | None, tokens: bool = False) -> Dataset:
@@ -40,9 +41,7 @@ def read_arrays(
             raise corrupt(path, "it is a single array; a .npz file expected")
         with content:
             names = list(content.files)
-            absent = [key for key in required if key not in names]
-            if absent:
-                raise corrupt(path, f"missing {', '.join(absent)}; found: {', '.join(names) or 'nothing'}")
+            _check_names(path, names, required, optional)
             return {key: np.asarray(content[key]) for key in (*required, *optional) if key in names}
     except (
         OSError,
@@ -54,4 +53,25 @@ def read_arrays(
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
-        raise corrupt(path, f"not a .npz file of plain arrays: {error}") from None
+        raise corrupt(path, f"not a .npz file of plain arrays{_reason(path, error)}") from None
+
+
+def _check_names(path: Path, names: Sequence[str], required: Sequence[str], optional: Sequence[str]) -> None:
+    """Raises an error if an array is missing, or is there under a misspelt name; others are none of our business."""
+    known = (*required, *optional)
+    for name in names:
+        hint = "" if name in known else nearest(name, [key for key in known if key not in names], 0.85)
+        if hint:
+            raise corrupt(path, f"unknown array {name}{hint}; accepted: {', '.join(known)}")
+    absent = [key for key in required if key not in names]
+    if absent:
+        raise corrupt(path, f"missing {', '.join(absent)}; found: {', '.join(names) or 'nothing'}")
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Why such a file cannot be read; NumPy's advice to load pickled objects is left out."""
+    if "allow_pickle" not in str(error):
+        return f": {error}"
+    if zipfile.is_zipfile(path):
+        return ": it holds Python objects; accepted: numbers and text"
+    return "; accepted: what numpy.savez or `cabafl data convert` writes"

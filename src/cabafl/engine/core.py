@@ -14,12 +14,20 @@ import numpy as np
 from cabafl.engine.average import AverageRule, RunningAverage
 from cabafl.engine.best import BestModel
 from cabafl.engine.changes import Value
-from cabafl.engine.defence import AUTOMATIC, LARGEST_MODEL, LARGEST_UPLOAD, Defaults, Defence, DefenceRules
+from cabafl.engine.defence import AUTOMATIC, LARGEST_UPLOAD, Defaults, Defence, DefenceRules
+from cabafl.engine.handed import (
+    MODEL_SQUARE,
+    check_attributes,
+    check_correction,
+    check_objective,
+    check_published,
+    check_vector,
+    is_vector,
+)
 from cabafl.engine.idle import IdleSet
 from cabafl.engine.ledger import Ledger
 from cabafl.engine.outbox import Outbox, PendingScore
 from cabafl.engine.schedule import Schedule
-from cabafl.errors import UserError
 from cabafl.execution.base import Executor
 from cabafl.learning.builtin_tasks import Classification
 from cabafl.learning.learning_task import TaskMetric
@@ -28,16 +36,11 @@ from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import PLAIN, FeatureKind, Ints, Job, LossReason, Method, Objective, Upload, Weights
 from cabafl.recording.events import Event, Lost, Noted, Published, Uploaded
 from cabafl.rng import Stream, seed64
-from cabafl.state import Encoder, State, attributes
+from cabafl.state import State, attributes
 
 FOREVER = float("inf")
 FEATURE_BYTES = 4  # per number of a feature vector: float32, as `deployment.wire` sends it
-_MODEL_SQUARE, _UPLOAD_SQUARE = LARGEST_MODEL**2, LARGEST_UPLOAD**2
-
-
-class UnusableModel(UserError):
-    """A method publishes something that is not a model. A server of real devices puts the input that led to it aside;
-    a simulation ends."""
+_UPLOAD_SQUARE = LARGEST_UPLOAD**2
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class Engine(ABC):
         # Memoryviews, for single entries: with the arrays an event takes 2 % longer (`cabafl bench engine`).
         self._size, self._selected = sizes.data, self.selections.data
         self._most = FOREVER if limits.max_dispatches is None else limits.max_dispatches
-        self._bounded = True  # the norm of the global model is at most `LARGEST_MODEL`
+        self._bounded = True  # the norm of the global model is at most `defence.LARGEST_MODEL`
 
     @property
     def result(self) -> Weights:
@@ -165,9 +168,9 @@ class Engine(ABC):
         The norm tells that at the price of one product: 0.4 of 9.5 µs where every upload publishes a small model
         (`cabafl bench engine`).
         """
-        self._bounded = weights.shape == self.initial.shape and float(weights.dot(weights)) <= _MODEL_SQUARE
+        self._bounded = is_vector(weights, self.initial) and float(weights.dot(weights)) <= MODEL_SQUARE
         if not self._bounded:
-            self._check_model(weights)
+            check_published(weights, self.initial, f"{self._at_once('publishes')}, as version {self.version + 1},")
         self.model = weights
         self.version += 1
         if self.average is not None:
@@ -178,41 +181,13 @@ class Engine(ABC):
         if every is not None and self.version % every == 0:
             self._evaluate()
 
-    def _check_model(self, weights: Weights) -> None:
-        what = f"method.name = {self.method.name!r}: publishes at {self.now:g} s, as version {self.version + 1},"
-        if weights.shape != self.initial.shape:
-            raise UnusableModel(f"{what} an array of shape {weights.shape}; accepted: {self.initial.shape}")
-        if not np.isfinite(weights).all():
-            raise UnusableModel(
-                f"{what} a model with numbers that are not finite; what helps: a smaller training.learning_rate, "
-                "smaller steps of the method, run.defence.update_clip=3"
-            )
-
-    def _check_correction(self, correction: Weights) -> None:
-        like = correction.shape == self.initial.shape and correction.dtype == np.float32
-        if not like or not float(correction.dot(correction)) <= _MODEL_SQUARE:
-            raise UnusableModel(
-                f"method.name = {self.method.name!r}: sends at {self.now:g} s a correction of shape {correction.shape} "
-                f"and type {correction.dtype}; accepted: finite numbers, float32, of shape {self.initial.shape}"
-            )
-
-    def _check_objective(self, objective: object) -> None:
-        """Raises `UserError` for anything but an `Objective`: fields that it does not have would change nothing."""
-        if type(objective) is not Objective:
-            raise UserError(
-                f"method.name = {self.method.name!r}: dispatches at {self.now:g} s with an objective of type "
-                f"{type(objective).__name__}; accepted: cabafl.Objective"
-            )
-
     def check_method(self) -> None:
         """Raises `UserError` if an attribute of the method cannot be stored in a checkpoint."""
-        for name, value in attributes(self.method).items():
-            try:
-                if name != "parameters":
-                    Encoder().encode(value)
-            except (TypeError, ValueError, RuntimeError) as error:
-                reason = " ".join(str(error).split())[:300]
-                raise UserError(f"method.name = {self.method.name!r}: its attribute {name!r}: {reason}") from None
+        check_attributes(self.method)
+
+    def _at_once(self, does: str) -> str:
+        """The beginning of a line about what the method does now."""
+        return f"method.name = {self.method.name!r}: {does} at {self.now:g} s"
 
     def note(self, kind: str, /, **facts: Any) -> None:
         """See `Server.note`."""
@@ -277,7 +252,9 @@ class Engine(ABC):
     ) -> int | None:
         """Counts a dispatch and returns the number of the new job; None if ``max_dispatches`` is reached."""
         if objective is not PLAIN:
-            self._check_objective(objective)
+            check_objective(objective, self._at_once("dispatches"))
+        if not is_vector(weights, self.initial):
+            check_vector(weights, self.initial, self._at_once("dispatches"))
         ledger = self.ledger
         number = ledger.dispatches
         if number >= self._most:
@@ -287,7 +264,7 @@ class Engine(ABC):
         ledger.downloads += 1
         ledger.bytes += weights.nbytes
         if correction is not None:
-            self._check_correction(correction)
+            check_correction(correction, self.initial, self._at_once("sends"))
             ledger.downloads += 1
             ledger.bytes += correction.nbytes
         self._selected[device] += 1
@@ -394,5 +371,5 @@ class Engine(ABC):
         self._score = PendingScore(*state["score"])
         self._row = state["row"]
         self.defence.restore(state["defence"])
-        self._bounded = float(self.model.dot(self.model)) <= _MODEL_SQUARE
+        self._bounded = float(self.model.dot(self.model)) <= MODEL_SQUARE
         vars(self.method).update(state["method"])

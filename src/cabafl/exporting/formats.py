@@ -20,6 +20,7 @@ from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import FlatModel
 from cabafl.learning.weights import start_from
 from cabafl.lifecycle.loading import LoadedModel
+from cabafl.validation import unknown
 
 Format = Literal["onnx", "torchscript", "safetensors"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -51,7 +52,7 @@ class Portable(nn.Module):
 def check_format(form: str) -> None:
     """Raises `UserError` for a format that is unknown or whose libraries are not installed."""
     if form not in FORMATS:
-        raise UserError(f"--format = {form!r}: unknown; accepted: {', '.join(FORMATS)}")
+        raise unknown("--format", form, FORMATS)
     for library in ("onnx", "onnxruntime", "onnxscript") if form == "onnx" else ():
         if find_spec(library) is None:
             raise UserError(f"--format = 'onnx': needs {library}: pip install 'cabafl[export]'")

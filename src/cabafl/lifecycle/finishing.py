@@ -1,6 +1,5 @@
 """Ends a simulation early, with all its results: `cabafl finish`."""
 
-import json
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -27,6 +26,7 @@ from cabafl.lifecycle.simulate import (
     run_path,
 )
 from cabafl.recording.folder import CHECKPOINT, SUMMARY, RunFolder
+from cabafl.recording.summary_file import decoded
 from cabafl.samples import with_given
 
 ASK_INTERVAL = 0.2  # seconds between two looks at a process that was asked to end its run
@@ -72,12 +72,13 @@ def finish(
             if not (path / SUMMARY).exists():
                 _end_here(experiment, given, folder, Audience(folder, listener, warn))
     (path / REQUEST).unlink(missing_ok=True)
-    return _summary(path)
+    return summary_of(path)
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def summary_of(path: Path) -> dict[str, Any]:
+    """The content of ``summary.json``; raises `UserError` if it is damaged."""
     try:
-        summary: dict[str, Any] = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+        summary: dict[str, Any] = decoded((path / SUMMARY).read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path / SUMMARY}: cannot be read: {error}; accepted: what `cabafl run` wrote") from None
     return summary

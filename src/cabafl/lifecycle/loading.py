@@ -131,9 +131,12 @@ def _spec(path: Path) -> TaskSpec:
         return TaskSpec.of(experiment, load_data(experiment))
     try:
         return TaskSpec.model_validate_json((path / TASK).read_bytes())
-    except (OSError, ValidationError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path / TASK}: cannot be read: {reason}") from None
+    except OSError as error:
+        raise UserError(f"{path / TASK}: cannot be read: {error.strerror or error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        reason = " ".join([".".join(map(str, first["loc"])), first["msg"].lower()]).strip()[:200]
+        raise UserError(f"{path / TASK}: cannot be read: {reason}; accepted: what `cabafl run` wrote") from None
 
 
 def _saved(path: Path, which: Which, model: FlatModel) -> _Found:

@@ -304,7 +304,7 @@ class VirtualDriver:
 
     def _step_until(self, until: float) -> bool:
         if self.engine.queue and self.engine.queue[0][0] > until:
-            raise Paused(until)
+            raise Paused(max(until, self.engine.now))
         return self.engine.step()
 
     def begin(self, state: dict[str, Any] | None) -> None:

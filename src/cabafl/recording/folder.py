@@ -14,6 +14,7 @@ from cabafl.errors import RunStopped, UserError
 from cabafl.files import as_json, cannot_record, lock, write_atomic
 from cabafl.recording.events import Evaluated, Event
 from cabafl.recording.scale import MetricInfo, metric_info
+from cabafl.recording.summary_file import encoded
 
 if TYPE_CHECKING:  # who only reads a folder needs no torch
     from torch import Tensor
@@ -154,7 +155,7 @@ class RunFolder:
         """Writes ``summary.json``, which marks the run as finished, and closes the folder."""
         self.positions()
         self.sync()
-        write_atomic(self.path / SUMMARY, as_json(summary))  # before the lock is released: no process may resume it
+        write_atomic(self.path / SUMMARY, encoded(summary))  # before the lock is released: no process may resume it
         self.close()
 
     def close(self) -> None:

@@ -1,6 +1,5 @@
 """Reads finished run folders and groups them by label for a report."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import EVENTS, EXPERIMENT, SUMMARY, read_metrics
 from cabafl.recording.metrics import averaged_rows, metric_figures
 from cabafl.recording.scale import MetricInfo
+from cabafl.recording.summary_file import decoded
 from cabafl.recording.version_0_1 import translate_summary
 from cabafl.reporting.trace import Counts, count_events
 from cabafl.reporting.unfinished import MARK, read_unfinished
@@ -199,7 +199,7 @@ def _find(folders: Sequence[Path]) -> list[Path]:
 def load_run(folder: Path, label: str, needs_events: bool = True) -> Run:
     """Reads one finished run. Raises `UserError` if the folder is damaged, or lacks the event log if it is needed."""
     try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        summary = decoded((folder / SUMMARY).read_bytes())
         rows = read_metrics(folder)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}: not a readable run folder: {error}") from None
