@@ -29,7 +29,7 @@ from pydantic import BeforeValidator, Field
 from cabafl.methods.base import Floats, Ints, Needs, Parameters, Server, Upload, Weights
 from cabafl.methods.cabafl.auto import ShareOrAuto
 from cabafl.methods.cabafl.selector import SelectionCounts, draw
-from cabafl.methods.slots import SlotMethod
+from cabafl.methods.slots import SlotMethod, population
 from cabafl.state import State, frozen
 
 Half = npt.NDArray[np.float16]
@@ -86,17 +86,35 @@ class Trust(State):
 
 
 class UpdateMemory(State):
-    """h_k by group, in half precision, and their mean over all devices.
+    """h_k by group, in half precision, and their mean over all devices that have samples.
 
     A group that has sent nothing yet counts as zero. The mean follows the rounded values, so that it stays exact.
     """
 
+    counted: npt.NDArray[np.bool_] | None = None  # which devices count in the mean; None: not asked yet
+
     def __init__(self, group: Ints, length: int) -> None:
         self.group = group  # of each device
-        self.members = np.bincount(group)
+        self.members = np.bincount(group)  # devices of each group that count in the mean
         self.seen = np.zeros(len(self.members), dtype=np.int64)  # uploads per group
         self.updates: dict[int, Half] = {}
         self.mean: Floats = frozen(np.zeros(length))
+
+    def count(self, sizes: Ints) -> None:
+        """The mean is that of the devices with samples from now on: of those that may join a fleet, many never come."""
+        here = sizes > 0
+        if self.counted is not None and np.array_equal(here, self.counted):
+            return
+        self.counted = here
+        members = np.bincount(self.group[here], minlength=len(self.members))
+        if np.array_equal(members, self.members):
+            return
+        total = self.mean * self.members.sum()
+        for group in np.flatnonzero(members != self.members).tolist():
+            if group in self.updates:
+                total += (members[group] - self.members[group]) * self.updates[group].astype(np.float64)
+        self.mean = frozen(total / max(1, members.sum()))
+        self.members = members
 
     def of(self, device: int) -> Half | None:
         """The remembered update of a device's group."""
@@ -110,7 +128,7 @@ class UpdateMemory(State):
         old = np.zeros(len(update)) if before is None else before.astype(np.float64)
         share = 1.0 / min(self.seen[group], self.members[group])
         after = np.clip(old + share * (update - old), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
-        self.mean = frozen(self.mean + self.members[group] / len(self.group) * (after - old))
+        self.mean = frozen(self.mean + self.members[group] / self.members.sum() * (after - old))
         self.updates[group] = frozen(after)
 
 
@@ -130,8 +148,6 @@ class EvenKeel(SlotMethod):
 
     def prepare(self, server: Server) -> None:
         """Remembers nothing yet. A fleet that is to be grouped reports its features first."""
-        step = self.parameters.step
-        self.step = min(1.0, 2.0 / server.slots) if step == "auto" else step
         self.selected = SelectionCounts(len(server.sizes))
         self.trust = Trust()
         if self.parameters.trust != "auto":
@@ -156,27 +172,33 @@ class EvenKeel(SlotMethod):
     def receive(self, server: Server, upload: Upload) -> None:
         """Steers by the update and all remembered ones, then remembers it."""
         assert self.memory is not None
-        device, trainable = upload.job.device, server.trainable
+        self.memory.count(server.sizes)
+        device, trainable, devices = upload.job.device, server.trainable, population(server)
         update = upload.weights[:trainable].astype(np.float64) - upload.job.weights[:trainable]
         remembered, mean = self.memory.of(device), self.memory.mean
         known = 0.0 if remembered is None else remembered.astype(np.float64)
         share = self.trust.share
-        visits = (server.version + 1) / len(server.sizes)
+        visits = (server.version + 1) / devices
         course = update + share * (mean - known)
         course -= self.parameters.decay * visits / (visits + HALFWAY) * self.model[:trainable]
-        self.model = self._moved(course, upload.weights[trainable:])
+        self.model = self._moved(course, upload.weights[trainable:], self._step(min(server.slots, devices)))
         if remembered is not None and self.parameters.trust == "auto":
             self.trust.learn(known - mean, update - mean)
         self.memory.remember(device, update)
         server.publish(self.model, device=device, trust=share)
 
-    def _moved(self, course: Floats, buffers: Weights) -> Weights:
+    def _step(self, training: int) -> float:
+        """eta, if so many devices train at the same time."""
+        step = self.parameters.step
+        return min(1.0, 2.0 / training) if step == "auto" else step
+
+    def _moved(self, course: Floats, buffers: Weights, step: float) -> Weights:
         """The global model after a step."""
         trainable = len(course)
         return np.concatenate(
             [
-                (self.model[:trainable] + self.step * course).astype(np.float32),
-                ((1.0 - self.step) * self.model[trainable:] + self.step * buffers).astype(np.float32),
+                (self.model[:trainable] + step * course).astype(np.float32),
+                ((1.0 - step) * self.model[trainable:] + step * buffers).astype(np.float32),
             ]
         )
 
