@@ -50,7 +50,7 @@ StepOrAuto = Annotated[Literal["auto"] | float, BeforeValidator(_auto_or_step)]
 class EvenKeelParameters(Parameters):
     """Parameters of EvenKeel; the defaults need no tuning."""
 
-    step: StepOrAuto = Field("auto", description="eta: auto (2 / slots, at most 1) | above 0, up to 1")
+    step: StepOrAuto = Field("auto", description="eta: auto (2 / slots or devices, at most 1) | above 0, up to 1")
     trust: ShareOrAuto = Field(
         "auto", description="s, how far a remembered update counts: auto (estimated) | 0 (not at all) to 1"
     )
