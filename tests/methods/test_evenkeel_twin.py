@@ -1,5 +1,6 @@
 """EvenKeel against a naive twin written from docs/evenkeel.md: lost, corrupt, absurd, absent and empty devices."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -174,8 +175,8 @@ def test_groups_without_features() -> None:
     play(PLAIN, 4, groups=4, features="off", step=0.7)
 
 
-def on_real_devices(places: int, joined: int) -> WallEngine:
-    """Sixty uploads, each device as often as the others; all pull (1, 0), and each its own way besides."""
+def server_for(places: int, joined: int) -> WallEngine:
+    """A server that has started."""
     method = EvenKeel(EvenKeelParameters(step=0.5, decay=0.0).settled(places, simulated=False))
     setup = EngineSetup(
         method=method,
@@ -192,20 +193,39 @@ def on_real_devices(places: int, joined: int) -> WallEngine:
     for device in range(joined):
         engine.handle(Joined(0.0, device, 10))
     engine.handle(Started(0.0))
-    for number in range(60):
+    return engine
+
+
+def answer(engine: WallEngine, count: int) -> list[int]:
+    """So many uploads; all devices pull (1, 0), and each its own way besides. Returns the devices."""
+    devices = []
+    for number in range(engine.ledger.uploads, engine.ledger.uploads + count):
         job = engine.flights[number]
         pull = vector(1.0, float(rng(6, "own", job.device).normal()))
         engine.handle(Arrived(1.0 + number, number, job.weights + pull, 1.0, 1.0))
-    return engine
+        devices.append(job.device)
+    return devices
 
 
 def test_places_that_nobody_takes_change_nothing() -> None:
     """A server for many devices of which few join goes where one for these few goes, as far; draws may differ."""
-    exact, roomy = on_real_devices(8, 8), on_real_devices(90, 8)
+    exact, roomy = server_for(8, 8), server_for(90, 8)
+    assert Counter(answer(exact, 64)) == Counter(answer(roomy, 64)) == dict.fromkeys(range(8), 8)
     assert exact.model[0] == roomy.model[0] > 25
     assert roomy.model[1] == pytest.approx(exact.model[1], abs=1)
     means = [engine.method.memory.mean for engine in (exact, roomy)]  # type: ignore[attr-defined]
     np.testing.assert_allclose(means[0], means[1], atol=1e-3)
+
+
+def test_devices_that_join_late_take_their_turn() -> None:
+    """They do not get all jobs until they have been selected as often as the others."""
+    engine = server_for(20, 8)
+    answer(engine, 80)
+    for device in range(8, 16):
+        engine.handle(Joined(80.5, device, 10))
+    later = Counter(answer(engine, 64))
+    assert set(later) == set(range(16))
+    assert max(later.values()) <= 6
 
 
 def test_devices_that_join_late_count_from_then_on() -> None:

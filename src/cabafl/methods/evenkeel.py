@@ -100,13 +100,19 @@ class UpdateMemory(State):
         self.updates: dict[int, Half] = {}
         self.mean: Floats = frozen(np.zeros(length))
 
-    def count(self, sizes: Ints) -> None:
-        """The mean is that of the devices with samples from now on: of those that may join a fleet, many never come."""
+    def count(self, sizes: Ints) -> list[int]:
+        """The mean is that of the devices with samples from now on: of those that may join a fleet, many never come.
+        Returns the devices that have joined since it was asked before."""
         here = sizes > 0
         if self.counted is not None and np.array_equal(here, self.counted):
-            return
+            return []
+        joined: list[int] = [] if self.counted is None else np.flatnonzero(here & ~self.counted).tolist()
         self.counted = here
-        members = np.bincount(self.group[here], minlength=len(self.members))
+        self._weigh(np.bincount(self.group[here], minlength=len(self.members)))
+        return joined
+
+    def _weigh(self, members: Ints) -> None:
+        """The mean with other numbers of members."""
         if np.array_equal(members, self.members):
             return
         total = self.mean * self.members.sum()
@@ -172,8 +178,8 @@ class EvenKeel(SlotMethod):
     def receive(self, server: Server, upload: Upload) -> None:
         """Steers by the update and all remembered ones, then remembers it."""
         assert self.memory is not None
-        self.memory.count(server.sizes)
         device, trainable, devices = upload.job.device, server.trainable, population(server)
+        self._welcome(self.memory.count(server.sizes), devices)
         update = upload.weights[:trainable].astype(np.float64) - upload.job.weights[:trainable]
         remembered, mean = self.memory.of(device), self.memory.mean
         known = 0.0 if remembered is None else remembered.astype(np.float64)
@@ -186,6 +192,13 @@ class EvenKeel(SlotMethod):
             self.trust.learn(known - mean, update - mean)
         self.memory.remember(device, update)
         server.publish(self.model, device=device, trust=share)
+
+    def _welcome(self, joined: list[int], devices: int) -> None:
+        """Devices that join late count as if they had been selected like the others: they would get all jobs else."""
+        usual = self.selected.total // max(1, devices - len(joined))
+        for device in joined:
+            for _ in range(usual - int(self.selected.counts[device])):
+                self.selected.add(device)
 
     def _step(self, training: int) -> float:
         """eta, if so many devices train at the same time."""
