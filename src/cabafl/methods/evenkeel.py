@@ -34,6 +34,7 @@ from cabafl.state import State, frozen
 
 Half = npt.NDArray[np.float16]
 LARGEST_HALF = 6e4  # of float16
+SMALLEST_SHARE = 1e-3  # of an update in the memory of a large group: half precision would lose smaller ones
 HALFWAY = 10.0  # visits per device after which half of the weight decay applies
 MEMORY = 0.95  # of `Trust`, per upload: about the last 20 count
 
@@ -132,7 +133,7 @@ class UpdateMemory(State):
         self.seen[group] += 1
         before = self.updates.get(group)
         old = np.zeros(len(update)) if before is None else before.astype(np.float64)
-        share = 1.0 / min(self.seen[group], self.members[group])
+        share = max(1.0 / min(self.seen[group], self.members[group]), SMALLEST_SHARE)
         after = np.clip(old + share * (update - old), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
         self.mean = frozen(self.mean + self.members[group] / self.members.sum() * (after - old))
         self.updates[group] = frozen(after)
