@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cabafl.checked import make_method
 from cabafl.config import load_experiment
+from cabafl.engine.average import AverageRule
 from cabafl.engine.core import EngineSetup, Limits
 from cabafl.engine.defence import DefenceRules
 from cabafl.engine.inputs import (
@@ -65,6 +66,8 @@ VARIANTS: dict[str, list[str]] = {
     "fedat from 0": ["method.name=fedat", "method.tiers=2", "method.count_start=0"],
     "area at once": ["method.name=area", "method.buffer=1"],
     "fedbuff big steps": ["method.name=fedbuff", "method.server_lr=50.0", "method.buffer=1"],
+    "evenkeel in groups": ["method.name=evenkeel", "method.groups=2", "method.features=activations"],
+    "evenkeel at full trust": ["method.name=evenkeel", "method.trust=1", "method.step=1", "method.decay=0.9"],
     "ca2fl at once": ["method.name=ca2fl", "method.refresh=immediate", "method.buffer=1", "method.server_lr=9.0"],
 }
 NAN, INF = float("nan"), float("inf")
@@ -112,6 +115,7 @@ def engine_for(name: str, slots: int, rules: DefenceRules, timeout: Any, events:
         limits=Limits(seconds=10_000.0, evaluate_every=20.0, slot_timeout=timeout),
         trainable=TRAINABLE,
         defence=rules,
+        average=AverageRule("polynomial"),
     )
     return WallEngine(setup, DEVICES)
 
@@ -187,6 +191,7 @@ def upload(sent: Weights, pick: int, value: int) -> Weights:
 
 def check(engine: WallEngine, events: list[Event]) -> None:
     assert np.isfinite(engine.model).all()
+    assert np.isfinite(engine.result).all()
     ledger = engine.ledger
     assert np.isfinite([ledger.joules, ledger.mean_staleness or 0.0]).all()
     for event in events:

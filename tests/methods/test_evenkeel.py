@@ -183,6 +183,16 @@ def test_the_mean_is_that_of_the_rounded_memories() -> None:
     np.testing.assert_allclose(memory.mean, np.mean(np.array(rows, dtype=np.float64), axis=0), atol=1e-9)
 
 
+def test_a_large_group_goes_on_learning() -> None:
+    """Half precision would lose shares of 1/10,000: the pull of the group turns, and its memory has to follow."""
+    draw = np.random.default_rng(0)
+    memory, pull = UpdateMemory(np.zeros(10_000, dtype=np.int64), 20), draw.normal(0, 1e-3, 20)
+    for number in range(12_000):
+        memory.remember(number % 10_000, (pull if number < 6_000 else -pull) + draw.normal(0, 1e-3, 20))
+    found = np.asarray(memory.of(0), dtype=np.float64)
+    assert np.linalg.norm(found + pull) < 0.2 * np.linalg.norm(pull)
+
+
 def test_an_absurd_update_does_not_overflow_the_memory() -> None:
     memory = UpdateMemory(np.array([0]), 1)
     memory.remember(0, np.array([1e30]))

@@ -33,7 +33,8 @@ def test_figures_are_those_of_the_summary(visited: Visit, run: Path) -> None:
     assert page["losses"] == summary["losses"]
     assert page["joules"] == summary["joules"]
     assert page["value"] == summary["final_accuracy"]
-    assert page["averaged_value"] == summary["averaged"]["final_accuracy"]
+    assert page["averaged_value"] == summary["averaged"]["final_accuracy"] == page["spark"][-1]
+    assert page["best"] == summary["averaged"]["best_accuracy"]  # of the same models as the value that is shown
     assert page["staleness"]["mean"] == pytest.approx(summary["mean_staleness"])
     assert page["staleness"]["max"] == summary["max_staleness"]
     assert page["settings"]["method.k"] == 3

@@ -5,8 +5,9 @@ When the buffer holds M updates (set S):
     v = h + mean over S of (Delta_k - h_k);   w <- w + server_lr * v;   then h_k <- Delta_k for k in S
 
 Delta_k is the trained minus the received model, h_k the cached update of device k (0 before its first upload), and h
-the mean of all N cached updates. A device that occurs twice in a buffer is calibrated with its old h_k both times, and
-its later update is cached; with ``refresh = "immediate"`` h_k changes on arrival. Memory: one update per device seen.
+the mean of all N cached updates; N counts the devices that have samples. A device that occurs twice in a buffer is
+calibrated with its old h_k both times, and its later update is cached; with ``refresh = "immediate"`` h_k changes on
+arrival. Memory: one update per device seen.
 """
 
 from typing import Literal
@@ -16,7 +17,7 @@ from pydantic import Field
 
 from cabafl.methods.base import Floats, Parameters, Server, Upload
 from cabafl.methods.fedbuff import add_step, update_of
-from cabafl.methods.slots import SlotMethod, default_buffer
+from cabafl.methods.slots import SlotMethod, default_buffer, population
 from cabafl.state import frozen
 
 
@@ -38,6 +39,7 @@ class CA2FL(SlotMethod):
     paper = "Wang et al., ICLR 2024"
     Parameters = CA2FLParameters
     parameters: CA2FLParameters
+    devices = 0  # N in h; 0: nobody has been counted
 
     def prepare(self, server: Server) -> None:
         """Starts with an empty cache, so the first step equals that of FedBuff with constant weights."""
@@ -71,5 +73,9 @@ class CA2FL(SlotMethod):
         self.buffer = []
 
     def _cache(self, server: Server, device: int, update: Floats) -> None:
-        self.mean = frozen(self.mean + (update - self.cached.get(device, 0.0)) / len(server.sizes))
+        """Replaces h_k. Devices that have joined meanwhile count with an h_k of 0."""
+        before, self.devices = self.devices, max(self.devices, population(server))
+        if 0 < before < self.devices:
+            self.mean = frozen(self.mean * (before / self.devices))
+        self.mean = frozen(self.mean + (update - self.cached.get(device, 0.0)) / self.devices)
         self.cached[device] = update

@@ -29,11 +29,12 @@ from pydantic import BeforeValidator, Field
 from cabafl.methods.base import Floats, Ints, Needs, Parameters, Server, Upload, Weights
 from cabafl.methods.cabafl.auto import ShareOrAuto
 from cabafl.methods.cabafl.selector import SelectionCounts, draw
-from cabafl.methods.slots import SlotMethod
+from cabafl.methods.slots import SlotMethod, population
 from cabafl.state import State, frozen
 
 Half = npt.NDArray[np.float16]
 LARGEST_HALF = 6e4  # of float16
+SMALLEST_SHARE = 1e-3  # of an update in the memory of a large group: half precision would lose smaller ones
 HALFWAY = 10.0  # visits per device after which half of the weight decay applies
 MEMORY = 0.95  # of `Trust`, per upload: about the last 20 count
 
@@ -50,7 +51,7 @@ StepOrAuto = Annotated[Literal["auto"] | float, BeforeValidator(_auto_or_step)]
 class EvenKeelParameters(Parameters):
     """Parameters of EvenKeel; the defaults need no tuning."""
 
-    step: StepOrAuto = Field("auto", description="eta: auto (2 / slots, at most 1) | above 0, up to 1")
+    step: StepOrAuto = Field("auto", description="eta: auto (2 / slots or devices, at most 1) | above 0, up to 1")
     trust: ShareOrAuto = Field(
         "auto", description="s, how far a remembered update counts: auto (estimated) | 0 (not at all) to 1"
     )
@@ -86,17 +87,41 @@ class Trust(State):
 
 
 class UpdateMemory(State):
-    """h_k by group, in half precision, and their mean over all devices.
+    """h_k by group, in half precision, and their mean over all devices that have samples.
 
     A group that has sent nothing yet counts as zero. The mean follows the rounded values, so that it stays exact.
     """
 
+    counted: npt.NDArray[np.bool_] | None = None  # which devices count in the mean; None: not asked yet
+
     def __init__(self, group: Ints, length: int) -> None:
         self.group = group  # of each device
-        self.members = np.bincount(group)
+        self.members = np.bincount(group)  # devices of each group that count in the mean
         self.seen = np.zeros(len(self.members), dtype=np.int64)  # uploads per group
         self.updates: dict[int, Half] = {}
         self.mean: Floats = frozen(np.zeros(length))
+
+    def count(self, sizes: Ints) -> list[int]:
+        """The mean is that of the devices with samples from now on: of those that may join a fleet, many never come.
+        Returns the devices that have joined since it was asked before."""
+        here = sizes > 0
+        if self.counted is not None and np.array_equal(here, self.counted):
+            return []
+        joined: list[int] = [] if self.counted is None else np.flatnonzero(here & ~self.counted).tolist()
+        self.counted = here
+        self._weigh(np.bincount(self.group[here], minlength=len(self.members)))
+        return joined
+
+    def _weigh(self, members: Ints) -> None:
+        """The mean with other numbers of members."""
+        if np.array_equal(members, self.members):
+            return
+        total = self.mean * self.members.sum()
+        for group in np.flatnonzero(members != self.members).tolist():
+            if group in self.updates:
+                total += (members[group] - self.members[group]) * self.updates[group].astype(np.float64)
+        self.mean = frozen(total / max(1, members.sum()))
+        self.members = members
 
     def of(self, device: int) -> Half | None:
         """The remembered update of a device's group."""
@@ -108,9 +133,9 @@ class UpdateMemory(State):
         self.seen[group] += 1
         before = self.updates.get(group)
         old = np.zeros(len(update)) if before is None else before.astype(np.float64)
-        share = 1.0 / min(self.seen[group], self.members[group])
+        share = max(1.0 / min(self.seen[group], self.members[group]), SMALLEST_SHARE)
         after = np.clip(old + share * (update - old), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
-        self.mean = frozen(self.mean + self.members[group] / len(self.group) * (after - old))
+        self.mean = frozen(self.mean + self.members[group] / self.members.sum() * (after - old))
         self.updates[group] = frozen(after)
 
 
@@ -130,8 +155,6 @@ class EvenKeel(SlotMethod):
 
     def prepare(self, server: Server) -> None:
         """Remembers nothing yet. A fleet that is to be grouped reports its features first."""
-        step = self.parameters.step
-        self.step = min(1.0, 2.0 / server.slots) if step == "auto" else step
         self.selected = SelectionCounts(len(server.sizes))
         self.trust = Trust()
         if self.parameters.trust != "auto":
@@ -156,27 +179,40 @@ class EvenKeel(SlotMethod):
     def receive(self, server: Server, upload: Upload) -> None:
         """Steers by the update and all remembered ones, then remembers it."""
         assert self.memory is not None
-        device, trainable = upload.job.device, server.trainable
+        device, trainable, devices = upload.job.device, server.trainable, population(server)
+        self._welcome(self.memory.count(server.sizes), devices)
         update = upload.weights[:trainable].astype(np.float64) - upload.job.weights[:trainable]
         remembered, mean = self.memory.of(device), self.memory.mean
         known = 0.0 if remembered is None else remembered.astype(np.float64)
         share = self.trust.share
-        visits = (server.version + 1) / len(server.sizes)
+        visits = (server.version + 1) / devices
         course = update + share * (mean - known)
         course -= self.parameters.decay * visits / (visits + HALFWAY) * self.model[:trainable]
-        self.model = self._moved(course, upload.weights[trainable:])
+        self.model = self._moved(course, upload.weights[trainable:], self._step(min(server.slots, devices)))
         if remembered is not None and self.parameters.trust == "auto":
             self.trust.learn(known - mean, update - mean)
         self.memory.remember(device, update)
         server.publish(self.model, device=device, trust=share)
 
-    def _moved(self, course: Floats, buffers: Weights) -> Weights:
+    def _welcome(self, joined: list[int], devices: int) -> None:
+        """Devices that join late count as if they had been selected like the others: they would get all jobs else."""
+        usual = self.selected.total // max(1, devices - len(joined))
+        for device in joined:
+            for _ in range(usual - int(self.selected.counts[device])):
+                self.selected.add(device)
+
+    def _step(self, training: int) -> float:
+        """eta, if so many devices train at the same time."""
+        step = self.parameters.step
+        return min(1.0, 2.0 / training) if step == "auto" else step
+
+    def _moved(self, course: Floats, buffers: Weights, step: float) -> Weights:
         """The global model after a step."""
         trainable = len(course)
         return np.concatenate(
             [
-                (self.model[:trainable] + self.step * course).astype(np.float32),
-                ((1.0 - self.step) * self.model[trainable:] + self.step * buffers).astype(np.float32),
+                (self.model[:trainable] + step * course).astype(np.float32),
+                ((1.0 - step) * self.model[trainable:] + step * buffers).astype(np.float32),
             ]
         )
 

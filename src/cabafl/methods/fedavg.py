@@ -10,6 +10,7 @@ from pydantic import Field
 from cabafl.methods.averaging import plain_sum, weighted_mean
 from cabafl.methods.base import Parameters, Server, Weights
 from cabafl.methods.rounds import Rounds
+from cabafl.methods.slots import population
 
 
 class FedAvgParameters(Parameters):
@@ -41,7 +42,7 @@ class FedAvg(Rounds):
         models = [model for _, _, model in returned]
         shares = [float(self.times[device] * (n if by_samples else 1)) for device, n, _ in returned]
         if self.parameters.normaliser == "all":
-            everybody = float(server.sizes.sum()) if by_samples else float(len(server.sizes))
+            everybody = float(server.sizes.sum()) if by_samples else float(population(server))
             models.append(self.model)
             shares.append(max(0.0, everybody - plain_sum(shares)))
         total = plain_sum(shares)

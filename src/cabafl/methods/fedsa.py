@@ -16,7 +16,7 @@ from pydantic import Field
 
 from cabafl.methods.averaging import plain_sum, weighted_mean
 from cabafl.methods.base import Objective, Parameters, Server, Upload, Weights
-from cabafl.methods.slots import InFlight, RoundMethod, default_buffer
+from cabafl.methods.slots import InFlight, RoundMethod, default_buffer, population
 
 
 class FedSAParameters(Parameters):
@@ -61,7 +61,7 @@ class FedSA(RoundMethod):
     def objective(self, server: Server, device: int) -> Objective:
         """Learning rate eta_k / eta from the participation counts, within its bounds."""
         p = self.parameters
-        scale = sum(self.counts) / (len(self.counts) * max(self.counts[device], 1)) or 1.0
+        scale = sum(self.counts) / (population(server) * max(self.counts[device], 1)) or 1.0
         scale = max(scale, p.lr_scale_min or scale)
         return Objective(lr_scale=min(scale, p.lr_scale_max or scale))
 

@@ -80,7 +80,7 @@ class Evaluations:
 
     def best(self, more_is_better: bool) -> float | None:
         """The best value of the metric."""
-        values = self.rows["value"] if "value" in self.rows else np.empty(0)
+        values = self._values()
         values = values[np.isfinite(values)]
         if not len(values):
             return None
@@ -88,9 +88,13 @@ class Evaluations:
 
     def spark(self) -> Array:
         """A few values of the metric, evenly spaced."""
-        if "value" not in self.rows or not len(self):
-            return np.empty(0)
-        return self.rows["value"][thinned(len(self), SPARK)]
+        values = self._values()
+        return values[thinned(len(self), SPARK)] if len(values) else values
+
+    def _values(self) -> Array:
+        """The metric of the models that count: of the averaged ones, if there are any."""
+        name = next((name for name in ("averaged_value", "value") if name in self.rows), None)
+        return np.empty(0) if name is None else self.rows[name]
 
     def wall(self, seconds: float | None) -> tuple[Array, str]:
         """Real seconds of each row, and how they are known; ``seconds``: those of the whole run so far."""

@@ -62,6 +62,16 @@ def test_the_best_settings_are_a_complete_experiment_file(tmp_path: Path) -> Non
     }
 
 
+def test_the_table_has_the_accuracies_that_the_search_compares(tmp_path: Path) -> None:
+    """Those of the averaged models, where a trial has them."""
+    settings = [word for word in SETTINGS if "method.k" not in word]
+    found = search(plan(*settings, "run.average=none,polynomial", trials=6), tmp_path / "out")
+    tuning = summarised(found.plan, found.trials, tmp_path / "out")
+    scores = {trial.number: trial.scores for trial in found.trials}
+    assert {row.number: row.results for row in tuning.rows} == {n: pytest.approx(each) for n, each in scores.items()}
+    assert {trial.values["run.average"] for trial in found.trials} == {"none", "polynomial"}
+
+
 @pytest.mark.parametrize("trials", [1, 2, 5])
 def test_a_short_search_still_ends_with_one_whole_run(trials: int, tmp_path: Path) -> None:
     found = search(plan(trials=trials), tmp_path / "out")

@@ -166,7 +166,7 @@ def test_fairness_filter_keeps_selections_even() -> None:
 class NaiveFairness(CaBaFL):
     """Computes how uneven selection is from all counts, as the documents define it."""
 
-    def _uneven(self) -> bool:
+    def _uneven(self, devices: int) -> bool:
         counts = self.selected.counts
         if counts.sum() == 0:
             return False

@@ -72,10 +72,10 @@ def test_selection_counts_equal_a_scan(devices: int, steps: list[tuple[int, bool
             idle.add(device)
     assert counts.counts.tolist() == naive.tolist()
     expected = np.var(naive / naive.sum()) if naive.sum() else 0.0
-    assert counts.variance() == pytest.approx(expected, abs=1e-15)
+    assert counts.variance(devices) == pytest.approx(expected, abs=1e-15)
     total = naive.sum()
     at_random = (1 - 1 / devices) / (devices * total) if total else 0.0
-    assert counts.relative_variance() == pytest.approx(expected / at_random if at_random else 0.0, abs=1e-9)
+    assert counts.relative_variance(devices) == pytest.approx(expected / at_random if at_random else 0.0, abs=1e-9)
     candidates = [d for d in sorted(idle) if d != without]
     least = [d for d in candidates if naive[d] == min(naive[c] for c in candidates)] if candidates else []
     assert sorted(counts.least_selected(idle, without).tolist()) == least

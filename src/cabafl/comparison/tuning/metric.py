@@ -42,7 +42,7 @@ class Metric:
     def score(self, runs: Sequence[Sequence[Evaluated]], whole: bool) -> float:
         """The mean over the runs of a trial, one per seed; ``whole`` as in `result`. A cost counts only if all runs
         have reached the target."""
-        runs = [averaged_rows(rows) or rows for rows in runs]  # as in reports: averaged models, if there are any
+        runs = [counted(rows) for rows in runs]
         mean = fmean(result(rows, whole) for rows in runs)
         if self.cost is None:
             return mean
@@ -54,6 +54,11 @@ class Metric:
         if self.info.percent:
             return mean
         return (mean if self.info.more_is_better else -mean) / (1 + abs(mean))
+
+
+def counted(rows: Sequence[Evaluated]) -> Sequence[Evaluated]:
+    """The evaluations of the models that count, as in reports: of the averaged ones, if there are any."""
+    return averaged_rows(rows) or rows
 
 
 def result(rows: Sequence[Evaluated], whole: bool) -> float:

@@ -8,7 +8,7 @@ from statistics import fmean
 from cabafl.checked import make_method
 from cabafl.comparison.sweep import short_names
 from cabafl.comparison.tuning.halving import REDUCTION, Trial, ranked
-from cabafl.comparison.tuning.metric import result
+from cabafl.comparison.tuning.metric import counted, result
 from cabafl.comparison.tuning.sampler import importances
 from cabafl.comparison.tuning.search import SearchPlan
 from cabafl.reporting.formats import markdown
@@ -48,7 +48,7 @@ def _row(plan: SearchPlan, trial: Trial, out: Path) -> TrialRow:
     runs, last = plan.runs(trial, out), len(trial.scores) - 1
     results = []
     for rung in range(len(trial.scores)):
-        rows = [plan.rows(run, rung) for run in runs]
+        rows = [counted(plan.rows(run, rung)) for run in runs]
         whole = rung == last and trial.phase == "done" and all(run.done for run in runs)
         results.append(fmean(result(each, whole) for each in rows))
     cost = trial.scores[-1] if plan.metric.reached(trial.scores[-1]) else None

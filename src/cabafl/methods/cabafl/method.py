@@ -29,6 +29,7 @@ from cabafl.methods.cabafl.selector import (
     draw,
     idle_without,
 )
+from cabafl.methods.slots import population
 
 PAPER_DEVICES = 100
 PAPER_LEVEL = 1e-6  # variance of random selection at the end of the paper's runs: 100 devices, 10,000 selections
@@ -206,7 +207,7 @@ class CaBaFL(Method):
         restart = slot.trained == 0
         at_random = restart or p.selection == "random"
         fair = p.selection != "random" and (p.fair_restart or not restart)
-        filtered = fair and self._uneven()
+        filtered = fair and self._uneven(population(server))
         if at_random and not filtered:
             return server.idle.draw(random, without)
         if filtered:
@@ -221,10 +222,11 @@ class CaBaFL(Method):
         server.note("select", slot=index, device=device, candidates=len(candidates), score=score)
         return device
 
-    def _uneven(self) -> bool:
+    def _uneven(self, devices: int) -> bool:
         """Whether selection so far is more uneven than ``sigma`` allows."""
         relative = self.parameters.sigma == "auto" or self.parameters.sigma_scale == "relative"
-        return (self.selected.relative_variance() if relative else self.selected.variance()) > self.tuning.sigma
+        found = self.selected.relative_variance(devices) if relative else self.selected.variance(devices)
+        return found > self.tuning.sigma
 
     def _score(self, w1: Floats, w2: Floats) -> Floats:
         if self.parameters.selection == "similarity":

@@ -154,20 +154,19 @@ class SelectionCounts(State):
         self.total += 1
         self.square_total += 2 * count + 1
 
-    def variance(self) -> float:
-        """Population variance of S / sum(S) over all devices; 0 before the first selection."""
-        n = len(self.counts)
+    def variance(self, n: int) -> float:
+        """Population variance of S / sum(S) over the ``n`` devices that can be selected; 0 before the first selection.
+        The others, places of a fleet that nobody has taken, were never selected and do not count."""
         if self.total == 0:
             return 0.0
         return (self.square_total * n - self.total**2) / (n * self.total) ** 2
 
-    def relative_variance(self) -> float:
+    def relative_variance(self, n: int) -> float:
         """`variance` relative to what it is on average after as many uniform random selections, (1 - 1/N) / (N T).
 
         This is the chi-square statistic of the counts divided by its degrees of freedom. Random selection gives about
         1, more even selection less, whatever the number of devices N and of selections T.
         """
-        n = len(self.counts)
         if self.total == 0 or n == 1:
             return 0.0
         return (self.square_total * n - self.total**2) / (self.total * (n - 1))
