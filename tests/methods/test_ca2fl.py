@@ -47,3 +47,18 @@ def test_same_device_twice_in_a_buffer() -> None:
             limits=Limits(seconds=2.0),
         ).run()
         np.testing.assert_allclose(world.published[0], [expected], rtol=1e-6)
+
+
+def test_statistics_are_no_directions() -> None:
+    """The second entry is a variance: small after every upload, never below, however late the uploads are."""
+    world = World(
+        CA2FL(CA2FLParameters(buffer=1)),
+        fleet([1.0, 1.0, 1.0, 1.0]),
+        lambda job: vector(float(job.weights[0]) + 1.0, 0.25),
+        initial=vector(1, 1),
+        slots=4,
+        limits=Limits(seconds=3.0),
+        trainable=1,
+    ).run()
+    assert [model[1] for model in world.published] == [0.25] * len(world.published)
+    assert len(world.published) > 8

@@ -51,3 +51,18 @@ def test_partial_buffer_at_the_end(flush: bool, last: float) -> None:
     np.testing.assert_allclose(world.engine.model, [last])
     rows = [event for event in world.events if isinstance(event, Evaluated)]
     assert (rows[-1].time, rows[-1].version) == (7.5, world.engine.version)
+
+
+def test_statistics_are_no_directions() -> None:
+    """The second entry is a variance: small after every upload, never below, however late the uploads are."""
+    world = World(
+        FedBuff(FedBuffParameters(buffer=1)),
+        fleet([1.0, 1.0, 1.0, 1.0]),
+        lambda job: vector(float(job.weights[0]) + 1.0, 0.25),
+        initial=vector(1, 1),
+        slots=4,
+        limits=Limits(seconds=3.0),
+        trainable=1,
+    ).run()
+    assert [model[1] for model in world.published] == [0.25] * len(world.published)
+    assert len(world.published) > 8

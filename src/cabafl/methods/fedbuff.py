@@ -3,7 +3,9 @@
     A <- A + Delta_k / sqrt(1 + staleness) per upload;   w <- w + server_lr * A / M after M uploads
 
 Delta_k is the trained minus the received model, not weighted by samples. The same device may occur twice in a buffer. A
-partial buffer at the end of the run is dropped; with ``flush`` it makes a last step, as in FLSim.
+partial buffer at the end of the run is dropped; with ``flush`` it makes a last step, as in FLSim. Statistics of batch
+normalisation are no directions (a variance might become negative): they become the mean of the uploads, with the
+weights of their updates.
 """
 
 from typing import Literal
@@ -11,8 +13,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from cabafl.methods.base import Floats, Parameters, Server, Upload, Weights
+from cabafl.methods.averaging import plain_sum
+from cabafl.methods.base import Parameters, Server, Upload
 from cabafl.methods.slots import SlotMethod, default_buffer
+from cabafl.methods.vectors import update
 from cabafl.state import frozen
 
 
@@ -35,20 +39,26 @@ class FedBuff(SlotMethod):
     paper = "Nguyen et al., AISTATS 2022"
     Parameters = FedBuffParameters
     parameters: FedBuffParameters
+    statistics = frozen(np.zeros(0))  # weighted sum of the uploads' entries that are not trained
 
     def prepare(self, server: Server) -> None:
         """Starts with an empty buffer."""
         self.size = default_buffer(server, self.parameters.buffer)
-        self.sum = frozen(np.zeros(server.initial.size))  # A
+        self._empty(server)
+
+    def _empty(self, server: Server) -> None:
+        self.sum = frozen(np.zeros(server.trainable))  # A
+        self.statistics = frozen(np.zeros(server.initial.size - server.trainable))
         self.factors: list[float] = []  # staleness weights of the updates in A
 
     def receive(self, server: Server, upload: Upload) -> None:
         """Adds the update to the buffer; the M-th triggers the server step."""
         staleness = server.version - upload.job.version
         factor = (1.0 + staleness) ** -0.5 if self.parameters.staleness == "sqrt" else 1.0
-        added = factor * update_of(upload)
+        added = factor * update(upload.job.weights, upload.weights, server.trainable)
         added += self.sum
         self.sum = frozen(added)
+        self.statistics = frozen(self.statistics + factor * upload.weights[server.trainable :].astype(np.float64))
         self.factors.append(factor)
         if len(self.factors) == self.size:
             self._step(server)
@@ -59,17 +69,9 @@ class FedBuff(SlotMethod):
             self._step(server)
 
     def _step(self, server: Server) -> None:
-        self.model = add_step(self.model, self.parameters.server_lr / len(self.factors) * self.sum)
+        step = self.parameters.server_lr / len(self.factors) * self.sum
+        moved = self.model[: server.trainable] + step
+        mean = self.statistics / plain_sum(self.factors)
+        self.model = np.concatenate([moved.astype(np.float32), mean.astype(np.float32)])
         server.publish(self.model, factors=self.factors)
-        self.sum = frozen(np.zeros(server.initial.size))
-        self.factors = []
-
-
-def update_of(upload: Upload) -> Floats:
-    """Delta_k: the trained minus the received model, in float64."""
-    return frozen(upload.weights.astype(np.float64) - upload.job.weights)
-
-
-def add_step(model: Weights, step: Floats) -> Weights:
-    """model + step as a new float32 model."""
-    return (model + step).astype(np.float32)
+        self._empty(server)
