@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from cabafl.files import write_atomic
 from cabafl.recording.folder import ENVIRONMENT, EXPERIMENT, METRICS, SUMMARY
 
+ROOT = re.compile(r'(?m)^(root = ")[^"\n]*/(?=[^"/\n]+")')
 KEPT = (EXPERIMENT, ENVIRONMENT, METRICS, SUMMARY)  # the summary last: it marks a run as finished
 
 
@@ -23,6 +25,9 @@ def keep(source: Path, target: Path, commit: str) -> list[str]:
         write_atomic(copy / "commit", f"{commit}\n".encode())
         for name in KEPT:
             shutil.copyfile(folder / name, copy / name)
+            if name == EXPERIMENT:
+                text = (copy / name).read_text(encoding="utf-8")
+                write_atomic(copy / name, ROOT.sub(r"\1", text).encode())  # the data's file, not where it was
             if name == ENVIRONMENT:
                 about = json.loads((copy / name).read_text())
                 about.pop("folder", None)  # where the run was started: of that machine only
