@@ -26,14 +26,20 @@ from cabafl.rng import rng
 WEIGHTS = 10  # numbers per model: so small that checking uploads costs next to nothing
 
 
-def no_training(features: list[range] | None = None, width: int = 0, copy: bool = False) -> LazyExecutor:
-    """An executor that returns every model unchanged (``copy``: as a new array, like training), and random features."""
+def no_training(
+    features: list[range] | None = None, width: int = 0, copy: bool = False, kinds: int = 0
+) -> LazyExecutor:
+    """An executor that returns every model unchanged (``copy``: as a new array, like training), and random features; of
+    ``kinds`` of devices, if there are any, each has a feature of its own that stands out."""
 
     def work(job: ExecutorJob) -> Any:
         if isinstance(job, TrainJob):
             return TrainingResult(job.weights.copy() if copy else job.weights)
         if isinstance(job, FeatureJob):
-            return rng(1, "bench features", job.devices.start).random((len(job.devices), width))
+            found = rng(1, "bench features", job.devices.start).random((len(job.devices), width))
+            if kinds:
+                found[range(len(job.devices)), np.array(job.devices) % kinds] += width
+            return found
         return Score(((0.0,),), 0.0, 1)
 
     return LazyExecutor(1, features or [], work)

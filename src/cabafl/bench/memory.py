@@ -53,7 +53,7 @@ class Point(NamedTuple):
     @property
     def dispatches(self) -> int:
         """Enough for a second collection of CaBaFL, or for every group of EvenKeel to be remembered."""
-        return 3 * self.groups or 8 * self.slots
+        return 8 * (self.groups or self.slots)
 
     @property
     def features(self) -> float:
@@ -97,9 +97,10 @@ def simulate(point: Point, devices: Fleet) -> int:
     """Runs the method as long as its memory can grow; returns the number of uploads."""
     initial = np.zeros(point.weights, dtype=np.float32)
     chunks = [range(i, min(i + CHUNK, point.devices)) for i in range(0, point.devices, CHUNK)]
-    executor = no_training(chunks, point.width, copy=True)
+    executor = no_training(chunks, point.width, copy=True, kinds=point.groups)
+    method = point.method
     setup = EngineSetup(
-        method=point.method,
+        method=method,
         executor=executor,
         initial=initial,
         emit=lambda event: None,
@@ -111,6 +112,8 @@ def simulate(point: Point, devices: Fleet) -> int:
     engine = VirtualEngine(setup, devices)
     engine.run()
     assert engine.ledger.feature_downloads >= (1 if point.groups else 2) * point.devices, "features must be collected"
+    if isinstance(method, EvenKeel) and method.memory is not None:
+        assert len(method.memory.updates) == point.groups, "every group must be remembered"
     return engine.ledger.uploads
 
 

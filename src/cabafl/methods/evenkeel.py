@@ -132,10 +132,16 @@ class UpdateMemory(State):
         group = int(self.group[device])
         self.seen[group] += 1
         before = self.updates.get(group)
-        old = np.zeros(len(update)) if before is None else before.astype(np.float64)
+        old = 0.0 if before is None else before
         share = max(1.0 / min(self.seen[group], self.members[group]), SMALLEST_SHARE)
-        after = np.clip(old + share * (update - old), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
-        self.mean = frozen(self.mean + self.members[group] / self.members.sum() * (after - old))
+        moved = update - old
+        moved *= share
+        moved += old
+        after = np.clip(moved, -LARGEST_HALF, LARGEST_HALF, out=moved).astype(np.float16)
+        np.subtract(after, old, out=moved, dtype=np.float64)
+        moved *= self.members[group] / self.members.sum()
+        moved += self.mean
+        self.mean = frozen(moved)
         self.updates[group] = frozen(after)
 
 
@@ -183,14 +189,17 @@ class EvenKeel(SlotMethod):
         self._welcome(self.memory.count(server.sizes), devices)
         update = upload.weights[:trainable].astype(np.float64) - upload.job.weights[:trainable]
         remembered, mean = self.memory.of(device), self.memory.mean
-        known = 0.0 if remembered is None else remembered.astype(np.float64)
+        known = 0.0 if remembered is None else remembered
         share = self.trust.share
         visits = (server.version + 1) / devices
-        course = update + share * (mean - known)
+        course = mean - known
+        course *= share
+        course += update
         course -= self.parameters.decay * visits / (visits + HALFWAY) * self.model[:trainable]
         self.model = self._moved(course, upload.weights[trainable:], self._step(min(server.slots, devices)))
+        del course  # a model of 11 million numbers takes 88 MB in double precision
         if remembered is not None and self.parameters.trust == "auto":
-            self.trust.learn(known - mean, update - mean)
+            self.trust.learn(remembered - mean, update - mean)
         self.memory.remember(device, update)
         server.publish(self.model, device=device, trust=share)
 
@@ -207,11 +216,13 @@ class EvenKeel(SlotMethod):
         return min(1.0, 2.0 / training) if step == "auto" else step
 
     def _moved(self, course: Floats, buffers: Weights, step: float) -> Weights:
-        """The global model after a step."""
+        """The global model after a step; ``course`` is used up."""
         trainable = len(course)
+        course *= step
+        course += self.model[:trainable]
         return np.concatenate(
             [
-                (self.model[:trainable] + step * course).astype(np.float32),
+                course.astype(np.float32),
                 ((1.0 - step) * self.model[trainable:] + step * buffers).astype(np.float32),
             ]
         )
