@@ -2,7 +2,7 @@
 
 import json
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,12 @@ from cabafl.state import Decoder, Encoder, State, frozen
 class Entry(State):
     device: int
     update: Floats
+
+
+@dataclass(frozen=True)
+class Later(State):
+    device: int
+    ready: bool = field(default=False, init=False)
 
 
 class Pair(NamedTuple):
@@ -42,6 +48,13 @@ def test_frozen_dataclasses_round_trip() -> None:
     assert isinstance(entry, Entry)
     assert entry.device == 3
     np.testing.assert_array_equal(entry.update, [0.0, 1.0])
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_fields_that_the_constructor_does_not_take_round_trip(ready: bool) -> None:
+    before = Later(3)
+    object.__setattr__(before, "ready", ready)
+    assert stored(before) == before
 
 
 def test_an_attribute_called_state_is_an_attribute() -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cabafl import Experiment, simulate
 from cabafl.config import load_experiment
 from cabafl.engine.core import Limits
-from cabafl.methods.base import Job, LossReason, Method, Objective, Server, Upload
+from cabafl.methods.base import PLAIN, Job, LossReason, Method, Objective, Server, Upload
 from cabafl.recording.events import Evaluated, Uploaded
 from tests.scripted import World, fleet, vector
 
@@ -73,6 +75,18 @@ def uploads(world: World) -> list[tuple[float, int]]:
 def test_jobs_that_end_together_are_handled_in_dispatch_order() -> None:
     world = relay([2.0, 1.0, 1.0], Limits(seconds=2.0))
     assert uploads(world) == [(1.0, 1), (1.0, 2), (2.0, 0), (2.0, 1), (2.0, 2)]
+
+
+@given(
+    times=st.lists(st.sampled_from([0.5, 1.0, 2.25, 100.0]), min_size=1, max_size=5),
+    horizon=st.sampled_from([3.0, 7.25]),
+)
+def test_plain_jobs_go_as_by_the_general_rules(times: list[float], horizon: float) -> None:
+    limits = Limits(seconds=horizon, max_dispatches=20)
+    plain, general = (relay(times, limits, objective=each) for each in (PLAIN, Objective()))  # equal, not the same
+    assert plain.events == general.events
+    assert plain.engine.ledger == general.engine.ledger
+    assert [job.number for job in plain.executor.trained] == [job.number for job in general.executor.trained]
 
 
 def test_evaluations_are_at_fixed_times_and_include_what_happened_then() -> None:

@@ -1,7 +1,7 @@
 """The job of a simulated device, and what happens to it in virtual time."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -25,17 +25,17 @@ class Kind(IntEnum):
     READY = 8  # a device has a result that it holds
 
 
-@dataclass(slots=True)
+@dataclass
 class SimulatedFlight(Flight):
     """A job of a simulated device, whose end is known when it is dispatched: the upload, or for a job that is held the
     end of the training. The upload of a held result is a second part, with its own seconds and joules."""
 
-    seconds: float = 0.0  # from ``since`` to the end
-    joules: float = 0.0
-    corrupt: str | None = None
-    needed: bool = False  # its result will be used
-    ticket: int | None = None  # from the executor, if the result is needed
-    epochs: int | None = None  # as many as it does if it was told to finish; None: all
+    seconds: float = field(default=0.0, init=False)  # from ``since`` to the end
+    joules: float = field(default=0.0, init=False)
+    corrupt: str | None = field(default=None, init=False)
+    needed: bool = field(default=False, init=False)  # its result will be used
+    ticket: int | None = field(default=None, init=False)  # from the executor, if the result is needed
+    epochs: int | None = field(default=None, init=False)  # as many as it does if it was told to finish; None: all
 
     @property
     def end(self) -> float:

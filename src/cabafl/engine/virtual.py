@@ -6,8 +6,8 @@ its result will be used are already known. Results that will not be used are nev
 are computed in parallel while the clock waits for the earliest one.
 """
 
-import heapq
 from dataclasses import replace
+from heapq import heappop, heappush
 from itertools import chain
 from typing import Any
 
@@ -54,6 +54,8 @@ class VirtualEngine(Engine):
         self._metered = bool(fleet.idle_watts.any())  # by default nobody draws idle power
         timeout = self.limits.slot_timeout
         self._timeout = None if timeout == "auto" else timeout  # no simulated device is silent for ever
+        usual = setup.schedule is None and fleet.most_passes is None and self._timeout is None
+        self._plain = usual and not self._faulty  # a job is, unless its objective or a correction says otherwise
 
     # The loop
 
@@ -82,13 +84,13 @@ class VirtualEngine(Engine):
             flight = self.flights.get(what)
             ticket = None if flight is None else flight.ticket
             trained = None if ticket is None else self.executor.result(ticket, self.interrupt)
-            heapq.heappop(self.queue)
+            heappop(self.queue)
             self.now = time
             if flight is not None:  # None: cancelled, or its device left
                 self._end_job(flight, trained)
         else:
             rows = self._gatherer.table(time, what) if kind is Kind.FEATURES else None
-            heapq.heappop(self.queue)
+            heappop(self.queue)
             self.now = time
             self._handle(kind, what, rows)
         if self.outbox.waiting:
@@ -128,7 +130,7 @@ class VirtualEngine(Engine):
 
     def _schedule_at(self, time: float, kind: Kind, what: Any) -> None:
         self._serial = serial = self._serial + 1
-        heapq.heappush(self.queue, (time, 1 if kind is _EVALUATE else 0, serial, kind, what))
+        heappush(self.queue, (time, 1 if kind is _EVALUATE else 0, serial, kind, what))
 
     def _schedule_evaluation(self, number: int) -> None:
         if self.limits.evaluate_versions is None:
@@ -148,34 +150,43 @@ class VirtualEngine(Engine):
         number = self._book_dispatch(device, weights, correction, objective)
         if number is None:
             return None
-        factor = 1.0 if self.schedule is None else self._factor()
-        whole = objective.epochs is None and self.fleet.most_passes is None
-        work = 1.0 if whole else self.fleet.passes(device, objective.epochs or self.epochs) / self.epochs
-        fate = self.faults.fate(number) if self._faulty else FINE
-        if fate.stretch != 1.0:
-            work *= fate.stretch
-            self.ledger.slowed += 1
         now, version = self.now, self.version
-        seconds, joules = self.fleet.job(device, work) if correction is None else self.fleet.job(device, work, 3)
-        if objective.hold:
-            upload = self.fleet.transfer(device)
-            seconds, joules = seconds - upload[0], joules - upload[1]
-        flight = SimulatedFlight(number, device, slot, version, weights, objective, correction, factor, now)
-        flight.seconds, flight.joules, flight.corrupt = seconds, joules, fate.corrupt
-        self.flights[number] = flight
-        end = now + seconds
-        if fate is FINE and self._timeout is None and end < FOREVER and not objective.hold:
-            self._schedule_at(end, _FINISH, number)  # the usual case, 2 % of an event faster
-            flight.needed = end <= self.horizon
+        flight = SimulatedFlight(number, device, slot, version, weights, objective, correction, 1.0, now)
+        if objective is PLAIN and correction is None and self._plain:
+            flight.seconds, flight.joules = self.fleet.job(device)
+            end = now + flight.seconds
+            if end < FOREVER:
+                self._schedule_at(end, _FINISH, number)
+                flight.needed = end <= self.horizon
         else:
-            crash = self._crash_time(flight, fate)
-            if crash < FOREVER:
-                self._schedule_at(crash, Kind.CRASH, number)
-            self._schedule_end(flight, crash)
+            end = self._plan(flight)
+        self.flights[number] = flight
         if flight.needed:
             self._submit_training(flight, end)
         self.outbox.put(Dispatched(now, number, device, slot, version, end))
         return number
+
+    def _plan(self, flight: SimulatedFlight) -> float:
+        """Schedules what will happen to a new job, and returns when it would end; for a plain one `dispatch` does the
+        same itself, which makes an event 4 % shorter (`cabafl bench engine`)."""
+        device, objective, fleet = flight.device, flight.objective, self.fleet
+        flight.schedule = self._factor()
+        whole = objective.epochs is None and fleet.most_passes is None
+        work = 1.0 if whole else fleet.passes(device, objective.epochs or self.epochs) / self.epochs
+        fate = self.faults.fate(flight.number) if self._faulty else FINE
+        if fate.stretch != 1.0:
+            work *= fate.stretch
+            self.ledger.slowed += 1
+        flight.seconds, flight.joules = fleet.job(device, work, 2 if flight.correction is None else 3)
+        flight.corrupt = fate.corrupt
+        if objective.hold:
+            upload = fleet.transfer(device)
+            flight.seconds, flight.joules = flight.seconds - upload[0], flight.joules - upload[1]
+        crash = self._crash_time(flight, fate)
+        if crash < FOREVER:
+            self._schedule_at(crash, Kind.CRASH, flight.number)
+        self._schedule_end(flight, crash)
+        return flight.end
 
     @staticmethod
     def _crash_time(flight: SimulatedFlight, fate: Fate) -> float:
@@ -195,7 +206,9 @@ class VirtualEngine(Engine):
         flight.needed = end < crash and end <= self.horizon and not (late or waits or flight.corrupt)
 
     def _submit_training(self, flight: SimulatedFlight, end: float) -> None:
-        device, objective = flight.device, orders(flight)
+        device, objective = flight.device, flight.objective
+        if flight.schedule != 1.0:
+            objective = orders(flight)
         if flight.epochs is not None:
             objective = replace(objective, epochs=flight.epochs)
         flipped = self.attack is not None and device in self.attack.flips_labels
@@ -277,16 +290,20 @@ class VirtualEngine(Engine):
     # Events
 
     def _end_job(self, flight: SimulatedFlight, trained: TrainingResult | None) -> None:
+        device = flight.device
         del self.flights[flight.number]
-        self._spend(flight)
-        self.idle.add(flight.device)
+        if self._metered:
+            self._spend(flight)
+        else:  # the same without a call: 2 % of an event (`cabafl bench engine`)
+            self.ledger.joules += flight.joules
+        self.idle.add(device)
         if flight.abandoned:
-            self.method.on_idle(self, flight.device)
+            self.method.on_idle(self, device)
             return
         if trained is None:
             trained = TrainingResult(corrupted(flight.weights, flight.corrupt))
         elif self.attack is not None:
-            weights = self.attack.upload(flight.number, flight.device, flight.weights, trained.weights)
+            weights = self.attack.upload(flight.number, device, flight.weights, trained.weights)
             trained = trained._replace(weights=weights)
         seconds = flight.seconds if flight.fetched is None else self.now - flight.started
         self._take_upload(flight, trained, seconds)

@@ -38,7 +38,8 @@ def _encoded(time: float, event: str, **facts: Any) -> str:
     return f'{{"time":{stamp},"event":{_ENCODER.encode(event)}{more}'
 
 
-# Dispatched and Uploaded are nearly all events, so they format their line without the encoder: 1.5 instead of 4.3 µs.
+# Dispatched, Uploaded and Published are nearly all events, so they format their line without the encoder: 1.5 instead
+# of 4.3 µs.
 
 
 class Dispatched(NamedTuple):
@@ -102,7 +103,11 @@ class Published(NamedTuple):
     facts: dict[str, Any]
 
     def line(self) -> str:
-        return _encoded(time=self.time, event="publish", version=self.version, **self.facts)
+        time, version, facts = self
+        if facts:
+            return _encoded(time=time, event="publish", version=version, **facts)
+        stamp = _last.text if time is _last.time else _last.of(time)
+        return f'{{"time":{stamp},"event":"publish","version":{version}}}'
 
 
 class Collection(NamedTuple):

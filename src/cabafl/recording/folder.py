@@ -111,13 +111,14 @@ class RunFolder:
 
     def __call__(self, event: Event) -> None:
         """Records one event. An evaluation also adds a row of metrics and flushes both files."""
-        self._lines.append(event.line())
+        lines = self._lines
+        lines.append(event.line())
         if isinstance(event, Evaluated):
             if not self._metrics.tell():
                 self._rows.append(",".join(event.columns))
             self._rows.append(event.row())
             self.flush()
-        elif len(self._lines) >= _BUFFERED_EVENTS:
+        elif len(lines) >= _BUFFERED_EVENTS:
             self.flush()
 
     def flush(self) -> None:
