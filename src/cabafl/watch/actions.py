@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from cabafl.deployment.folder.membership import remove_devices
 from cabafl.deployment.server.operator import COMMANDS, LOCK, CommandKind, is_running, record_removal, send_command
 from cabafl.errors import UserError
 from cabafl.watch.entrance import json_body
@@ -113,6 +112,8 @@ def _export_stopped(path: Path, out: Path) -> None:
 def _remove(fleet: WatchedFleet, values: dict[str, Any]) -> Response:
     """Shuts a device out for good; a server that runs writes it to the journal."""
     device, folder = int(values["device"]), fleet.folder()
+    from cabafl.deployment.folder.membership import remove_devices  # certificates: a page beside a run needs none
+
     change = remove_devices(folder, [device])
     record_removal(folder.state, [device])
     said = [f"device {device} is shut out"]
