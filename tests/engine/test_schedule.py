@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cabafl.config import TrainingSection, load_experiment
-from cabafl.engine.schedule import make_schedule, orders
+from cabafl.engine.schedule import make_schedule
 from cabafl.errors import UserError
 from cabafl.lifecycle.simulate import simulate
 from cabafl.methods.base import Job, Objective, Server, Upload
@@ -87,7 +87,7 @@ def test_jobs_carry_the_factor_and_methods_see_it(over: str, method: str) -> Non
         assert objective == Objective(lr_scale=0.5), "what the method said"
         assert factor == pytest.approx(0.5 ** ((sent if over == "time" else version) // 7))
         assert rate == pytest.approx(0.2 * 0.5 * factor)
-        told = orders(Job(0, 0, 0, 0, np.zeros(1, np.float32), objective, schedule=factor))
+        told = Job(0, 0, 0, 0, np.zeros(1, np.float32), objective, schedule=factor).told
         assert told.lr_scale == pytest.approx(0.5 * factor)
 
 

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Literal
 
 from cabafl.config import TrainingSection
 from cabafl.errors import UserError
-from cabafl.methods.base import Job, Objective
 from cabafl.own_code import find_own, reason
 
 Curve = Callable[[float], float]
@@ -40,12 +39,6 @@ class Schedule:
     def _problem(self, position: float, found: str) -> UserError:
         where = f"at {position:g} {_UNITS[self.over]}"
         return UserError(f"training.schedule = {self.name!r}: {found} {where}; accepted: a number above 0")
-
-
-def orders(job: Job) -> Objective:
-    """What the device of a job is told: its objective, with the factor of the schedule in ``lr_scale``."""
-    objective, factor = job.objective, job.schedule
-    return objective if factor == 1.0 else replace(objective, lr_scale=objective.lr_scale * factor)
 
 
 _UNITS = {"time": "s", "versions": "versions"}

@@ -18,7 +18,6 @@ from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup
 from cabafl.engine.defence import SIMULATED
 from cabafl.engine.gathering import Gatherer, Gathering
 from cabafl.engine.idle import IdleMeter
-from cabafl.engine.schedule import orders
 from cabafl.engine.simulated import Kind, SimulatedFlight, corrupted
 from cabafl.execution.base import Interrupt, TrainJob
 from cabafl.fleet import FINE, Fate, Faults, Fleet
@@ -206,9 +205,7 @@ class VirtualEngine(Engine):
         flight.needed = end < crash and end <= self.horizon and not (late or waits or flight.corrupt)
 
     def _submit_training(self, flight: SimulatedFlight, end: float) -> None:
-        device, objective = flight.device, flight.objective
-        if flight.schedule != 1.0:
-            objective = orders(flight)
+        device, objective = flight.device, flight.told
         if flight.epochs is not None:
             objective = replace(objective, epochs=flight.epochs)
         flipped = self.attack is not None and device in self.attack.flips_labels

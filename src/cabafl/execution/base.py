@@ -59,15 +59,21 @@ Warn = Callable[[str], None]  # receives one-line warnings for the user
 
 def run_job(task: Task, job: ExecutorJob) -> Any:
     """Runs a job on a task; called in whichever process holds the task."""
-    with blaming(task.spec.code()):
-        if isinstance(job, TrainJob):
-            control = Control(flipped=True) if job.flipped else UNTIL_THE_END
-            return task.train(job.number, job.device, job.weights, job.objective, job.correction, control)
-        if isinstance(job, EvaluateJob):
-            return task.evaluate(*job)
-        if isinstance(job, DevicesJob):
-            return task.evaluate_devices(*job)
-        return task.features(*job)
+    if not task.own_code:
+        return _compute(task, job)
+    with blaming(task.own_code):
+        return _compute(task, job)
+
+
+def _compute(task: Task, job: ExecutorJob) -> Any:
+    if isinstance(job, TrainJob):
+        control = Control(flipped=True) if job.flipped else UNTIL_THE_END
+        return task.train(job.number, job.device, job.weights, job.objective, job.correction, control)
+    if isinstance(job, EvaluateJob):
+        return task.evaluate(*job)
+    if isinstance(job, DevicesJob):
+        return task.evaluate_devices(*job)
+    return task.features(*job)
 
 
 def without_vectors(job: ExecutorJob) -> ExecutorJob:

@@ -180,6 +180,7 @@ class Task:
         repeatable: bool = True,
     ) -> None:
         self.spec = spec
+        self.own_code = spec.code()  # the user's, by the setting that names it
         self.dataset = dataset
         self.partition = partition
         self.model = model
