@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cabafl.assembly import metric_of
 from cabafl.checked import make_method
 from cabafl.comparison.grid import GridRun, locked, make_grid, make_runs, run_grid
 from cabafl.comparison.sweep import plan_sweep
@@ -84,7 +85,8 @@ def compare(
     variants = method_variants(names, experiment, [])
     seeds_from = range(experiment.seed, experiment.seed + _at_least_one(seeds, "seeds"))
     folder = _folder(out)
-    check_targets(targets)
+    if targets is not None:
+        check_targets(targets, metric_of(experiment))
     return _carry_out(lambda: make_grid(experiment, variants, seeds_from, folder), folder, targets, jobs, poll)
 
 
