@@ -228,8 +228,10 @@ def settled(method: Method, devices: int, simulated: bool) -> Method:
 
 
 def metric_of(experiment: Experiment) -> MetricInfo:
-    """The metric that runs of the experiment are judged by."""
-    return chosen_metrics(find_task(experiment.task), experiment.task)[0].info
+    """The metric that runs of the experiment are judged by; raises `UserError` if they have a target beyond it."""
+    metric = chosen_metrics(find_task(experiment.task), experiment.task)[0].info
+    check_target(experiment, metric)
+    return metric
 
 
 def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) -> Task:

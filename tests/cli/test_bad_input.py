@@ -51,6 +51,7 @@ NUMBERS = ["task.name=regression", "data.dataset=synthetic", "data.partition=nat
 BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     "wrong key": (["method.gama=0.3"], "method.gama = 0.3: unknown key, did you mean 'gamma'?"),
     "wrong section key": (["data.betta=0.3"], "data.betta = 0.3: unknown key, did you mean 'beta'?"),
+    "value for a section": (["data=synthetic"], "data = 'synthetic': is a section; accepted: data.KEY=VALUE; `cabafl"),
     "unknown section": (["fleat.slots=3"], "fleat = {'slots': 3}: unknown key, did you mean 'fleet'?"),
     "wrong type": (["training.epochs=many"], "training.epochs = 'many': input should be a valid integer"),
     "wrong choice": (["data.partition=dirichlett"], "did you mean 'dirichlet'?"),
