@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cabafl.errors import UserError
 from cabafl.recording.events import Collection, Dispatched, Evaluated, Event, Lost, Noted, Published, Uploaded
 
 
@@ -72,3 +73,13 @@ def test_numbers_that_are_not_finite_are_null(value: float) -> None:
     names = ("accuracy", "loss", "averaged_accuracy", "averaged_loss", "devices_mean")
     assert [event[name] for name in names] == [None] * 5
     assert row.row() == f"10.0,1,{value!r},{value!r},3,4,5,12,480,1.0,{value!r},{value!r},{value!r}"
+
+
+@pytest.mark.parametrize("value", [np.ones(1), np.int64(3), {1, 2}, object(), [math.nan, {1}]])
+def test_what_is_no_json_is_one_line_that_names_the_event(value: object) -> None:
+    for event, kind in ((Noted(1.0, "own", {"x": value}), "own"), (Published(1.0, 2, {"x": value}), "publish")):
+        with pytest.raises(
+            UserError, match=f"^event '{kind}' cannot be recorded: .* not JSON .*accepted: numbers"
+        ) as no:
+            event.line()
+        assert "\n" not in str(no.value)

@@ -8,6 +8,7 @@ those that are not finite, for which JSON has no word, as null.
 import json
 from typing import Any, NamedTuple
 
+from cabafl.errors import UserError
 from cabafl.recording.scale import ACCURACY, MetricInfo
 from cabafl.recording.summary_file import finite
 
@@ -36,14 +37,19 @@ _last = _LastTime()
 
 def _encoded(time: float, event: str, **facts: Any) -> str:
     stamp = _last.text if time is _last.time else _last.of(time)
-    if facts:
-        try:
-            more = f",{_ENCODER.encode(facts)[1:]}"
-        except ValueError:  # a number that is not finite
-            more = f",{_ENCODER.encode(finite(facts))[1:]}"
-    else:
-        more = "}"
+    more = f",{_as_json(event, facts)[1:]}" if facts else "}"
     return f'{{"time":{stamp},"event":{_ENCODER.encode(event)}{more}'
+
+
+def _as_json(event: str, facts: dict[str, Any]) -> str:
+    try:
+        try:
+            return _ENCODER.encode(facts)
+        except ValueError:  # a number that is not finite
+            return _ENCODER.encode(finite(facts))
+    except (TypeError, ValueError, RecursionError) as error:
+        accepted = "numbers, text, lists and dictionaries; float(x) or x.tolist() makes them of arrays and tensors"
+        raise UserError(f"event {event!r} cannot be recorded: {error}; accepted: {accepted}") from None
 
 
 # Dispatched and Uploaded are nearly all events, so they format their line without the encoder: 1.5 instead of 4.3 µs.
