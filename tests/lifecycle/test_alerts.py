@@ -1,5 +1,6 @@
 """Runs that lead nowhere say so once, with the time and the reason."""
 
+import re
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,6 +76,12 @@ def test_a_look_leaves_the_figures_alone() -> None:
     one, other = simulate(experiment).summary, simulate(experiment, warn=lambda _: None).summary
     assert one | {"wall_seconds": 0} == other | {"wall_seconds": 0}
     assert other["losses"] == {}
+
+
+def test_a_run_whose_jobs_are_all_lost_says_so_once() -> None:
+    texts = warned("method.name=fedasync", "fleet.faults.loss=1", "run.virtual_time=200")
+    assert len(texts) == 1
+    assert re.fullmatch(r"at \d+ s no upload has arrived, and \d\d+ jobs have been lost \(crash: \d\d+\)", texts[0])
 
 
 def test_rejected_uploads_are_reported_without_numpy_warnings() -> None:
