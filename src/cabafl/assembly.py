@@ -213,9 +213,12 @@ def check_plain_sgd(method: Method, training: TrainingSection) -> None:
 def check_target(experiment: Experiment, metric: MetricInfo) -> None:
     """Raises `UserError` for a target that no evaluation can reach, or every one does."""
     target = experiment.run.stop_at
-    if target is not None and metric.percent and not 0 < target <= 1:
-        hint = f", {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
-        raise UserError(f"run.stop_at = {target:g}: {metric.name} is a share; accepted: above 0, at most 1{hint}")
+    if target is None or metric.possible(target):
+        return
+    if not metric.percent:
+        raise UserError(f"run.stop_at = {target:g}: no {metric.name} can reach it; accepted: a number{metric.bound}")
+    hint = f", {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
+    raise UserError(f"run.stop_at = {target:g}: {metric.name} is a share; accepted: above 0, at most 1{hint}")
 
 
 def settled(method: Method, devices: int, simulated: bool) -> Method:
@@ -225,8 +228,10 @@ def settled(method: Method, devices: int, simulated: bool) -> Method:
 
 
 def metric_of(experiment: Experiment) -> MetricInfo:
-    """The metric that runs of the experiment are judged by."""
-    return chosen_metrics(find_task(experiment.task), experiment.task)[0].info
+    """The metric that runs of the experiment are judged by; raises `UserError` if they have a target beyond it."""
+    metric = chosen_metrics(find_task(experiment.task), experiment.task)[0].info
+    check_target(experiment, metric)
+    return metric
 
 
 def make_task(experiment: Experiment, dataset: Dataset, partition: Partition) -> Task:

@@ -79,6 +79,8 @@ def _explain(error: ErrorDetails, section: str) -> str:
     if error["type"] == "literal_error":
         expected = [name.strip("'") for name in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         return f"{key} = {value!r}: unknown{nearest(str(value), expected)}; accepted: {', '.join(expected)}"
+    if error["type"] == "model_type":
+        return f"{key} = {value!r}: is a section; accepted: {key}.KEY=VALUE; `cabafl config` lists its keys"
     return f"{key} = {value!r}: {_lower(error['msg'])}"
 
 

@@ -51,6 +51,7 @@ NUMBERS = ["task.name=regression", "data.dataset=synthetic", "data.partition=nat
 BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     "wrong key": (["method.gama=0.3"], "method.gama = 0.3: unknown key, did you mean 'gamma'?"),
     "wrong section key": (["data.betta=0.3"], "data.betta = 0.3: unknown key, did you mean 'beta'?"),
+    "value for a section": (["data=synthetic"], "data = 'synthetic': is a section; accepted: data.KEY=VALUE; `cabafl"),
     "unknown section": (["fleat.slots=3"], "fleat = {'slots': 3}: unknown key, did you mean 'fleet'?"),
     "wrong type": (["training.epochs=many"], "training.epochs = 'many': input should be a valid integer"),
     "wrong choice": (["data.partition=dirichlett"], "did you mean 'dirichlet'?"),
@@ -127,6 +128,24 @@ BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
         "run.stop_at = 90: accuracy is a share; accepted: above 0, at most 1, 0.9",
     ),
     "target 0": (["run.stop_at=0"], "run.stop_at = 0: accuracy is a share; accepted: above 0, at most 1"),
+    "target above 1": (["run.stop_at=1.5"], "run.stop_at = 1.5: accuracy is a share; accepted: above 0, at most 1"),
+    "target no error reaches": (
+        [*NUMBERS, "run.stop_at=-1"],
+        "run.stop_at = -1: no mse can reach it; accepted: a number, at least 0",
+    ),
+    "target no R2 reaches": (
+        [*NUMBERS, "task.metric=r2", "run.stop_at=90"],
+        "run.stop_at = 90: no r2 can reach it; accepted: a number, at most 1",
+    ),
+    "folder of generated data": (
+        ["data.dataset=synthetic", "data.root=mine"],
+        "data.root = 'mine': data.dataset = 'synthetic' reads no folder; accepted: none, or with mnist5k, mnist,",
+    ),
+    "folder of a function": (
+        ["data.dataset=math:sqrt", "data.root=mine"],
+        "data.root = 'mine': data.dataset = 'math:sqrt' reads no folder",
+    ),
+    "folder of mnist5k": (["data.root=mine"], "data set mnist5k: mine/mnist_5k.csv.gz not found; comes with"),
     "schedule not found": (["training.schedule=no:where"], "training.schedule = 'no:where': cannot be imported"),
     "schedule of zero": (
         ["training.schedule=math:sin"],

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cabafl.cli import compare, main
+from tests.cli.program import refused
 
 FILE = '[method]\nname = "cabafl"\nk = 7\n'
 
@@ -51,6 +52,15 @@ def test_a_study_of_cabafl_refuses_another_method(
     Path("a.toml").write_text('[method]\nname = "fedavg"\nweighting = "uniform"\n')
     assert command(monkeypatch, "ablate", "a.toml", "method.name=cabafl", "method.k=9") == 0
     assert variants["conf4"] == {"name": "cabafl", "k": 9, "l1_cache": False}
+
+
+@pytest.mark.parametrize(("word", "says"), [("run.stop_at=90", "run.stop_at = 90"), ("--targets=900", "--targets")])
+def test_a_target_that_no_run_can_reach_is_refused_before_any_run(
+    word: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert says in refused(["compare", word], monkeypatch, capsys)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_for_a_method_that_is_not_compared_is_refused(

@@ -28,6 +28,7 @@ def test_version(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["runn"], "No such command 'runn'. Did you mean 'run'?; see `cabafl --help`"),
+        (["rum"], "No such command 'rum'. Did you mean 'run', 'resume'?; see `cabafl --help`"),
         (["run", "--outt", "x"], "No such option '--outt'"),
         (
             ["run", "--until", "soon"],

@@ -69,3 +69,29 @@ def test_valid_targets_are_parsed() -> None:
     with pytest.raises(UserError, match="--targets = 'x': accepted: values of r2 separated by commas"):
         parse_targets("x", MetricInfo("r2"))
     assert parse_targets(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "accepted"),
+    [
+        ("90", MetricInfo("r2"), "values of r2 separated by commas, at most 1, e.g. 0.5,0.2"),
+        ("5,-1", MetricInfo("mse", more_is_better=False), "values of mse separated by commas, at least 0"),
+        (
+            "0.5",
+            MetricInfo("perplexity", more_is_better=False),
+            "values of perplexity separated by commas, at least 1, e.g. 40,30",
+        ),
+        ("inf", MetricInfo("own"), "values of own separated by commas"),
+        ("40,101", MetricInfo("accuracy", percent=True), "percentages separated by commas"),
+    ],
+)
+def test_targets_that_no_run_can_reach_are_refused(text: str, metric: MetricInfo, accepted: str) -> None:
+    with pytest.raises(UserError, match=f"--targets = '{text}': accepted: {accepted}"):
+        parse_targets(text, metric)
+
+
+def test_limits_of_metrics_can_be_reached() -> None:
+    assert parse_targets("100", MetricInfo("accuracy", percent=True)) == [100]
+    assert parse_targets("1,-5", MetricInfo("r2")) == [1, -5]
+    assert parse_targets("0", MetricInfo("mse", more_is_better=False)) == [0]
+    assert parse_targets("-7", MetricInfo("mse")) == [-7]  # one of the user's own that turns it around

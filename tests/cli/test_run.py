@@ -4,6 +4,7 @@ import gzip
 import json
 import signal
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,3 +104,33 @@ def test_a_file_in_the_way_of_the_run_folders(tmp_path: Path) -> None:
     done = cabafl("run", *QUICK, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "cannot be made: Not a directory; accepted: --out DIR" in done.stderr
+
+
+WAITING = """
+import threading
+import time
+from pathlib import Path
+from torch.optim import SGD
+
+class Waiting(SGD):
+    def step(self):
+        while len(self.param_groups[0]["params"]) > 1 and not Path("go").exists():  # not when it is only tried out
+            time.sleep(0.01)
+        super().step()
+"""
+
+
+def test_the_first_line_of_a_piped_run_comes_before_any_training_is_done(tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING)
+    own = ["training.optimiser=waiting:Waiting", "training.momentum=0", "method.name=fedavg", "run.workers=0"]
+    words = [*CABAFL, "run", *QUICK, *own, "--out", "out"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        killer = threading.Timer(100, process.kill)
+        killer.start()
+        first = process.stdout.readline()
+        (tmp_path / "go").touch()
+        process.communicate()
+        killer.cancel()
+    assert first.startswith("  0 %  t = 0 s  0 uploads")
+    assert process.returncode == 0

@@ -73,6 +73,8 @@ def test_a_killed_sweep_continues(tmp_path: Path) -> None:
         ["method.k=5,10", "--methods", "cabaffl"],
         ["method.k=5,10", "--jobs", "0"],
         ["method.k=5,10", "--targets", "x"],
+        ["method.k=5,10", "--targets", "900"],
+        ["run.stop_at=0.9,90"],
         ["method.k=1,2", "--seeds", "9999"],
         ["nothing.toml", "method.k=5,10"],
         ["one.toml", "two.toml", "method.k=5,10"],

@@ -60,6 +60,8 @@ def test_wrong_comparisons_are_refused(tmp_path: Path) -> None:
     experiment = load_experiment(None, BASE)
     with pytest.raises(UserError, match=r"--methods = 'fedavgg'"):
         compare(experiment, ["fedavgg"], out=tmp_path / "c")
+    with pytest.raises(UserError, match=r"run.stop_at = 90: accuracy is a share"):
+        compare(load_experiment(None, [*BASE, "run.stop_at=90"]), ["fedavg"], out=tmp_path / "c")
     with pytest.raises(UserError, match="seeds = 0: accepted: a whole number from 1"):
         compare(experiment, seeds=0, out=tmp_path / "c")
     with pytest.raises(UserError, match="jobs = 0: accepted: a whole number from 1"):
@@ -77,7 +79,8 @@ def test_wrong_comparisons_are_refused(tmp_path: Path) -> None:
         ({"jobs": "two"}, "jobs = 'two': accepted: a whole number from 1"),
         ({"targets": 40}, r"targets = 40: accepted: a list of numbers, e.g. \[40, 45\], or None"),
         ({"targets": "40"}, "targets = '40': accepted: a list of numbers"),
-        ({"targets": [float("nan")]}, r"targets = \[nan\]: accepted: a list of numbers"),
+        ({"targets": [float("nan")]}, r"targets = \[nan\]: accepted: percentages, above 0, at most 100"),
+        ({"targets": [40, 9000]}, r"targets = \[40, 9000\]: accepted: percentages, above 0, at most 100"),
         ({"out": 7}, "out = 7: accepted: the path of a folder"),
         ({"experiment": {"seed": 1}}, "experiment = {'seed': 1}: accepted: what load_experiment returns"),
     ],
@@ -97,6 +100,7 @@ def test_comparisons_with_arguments_of_another_type(arguments: dict[str, Any], m
         ({"method.k": "5,10"}, "grid: method.k = '5,10': accepted: a list of values"),
         ({"method.k": []}, r"grid: method.k = \[\]: accepted: a list of values"),
         ({5: [5]}, "grid: 5 = .*: accepted: a list of values"),
+        ({"run.stop_at": [0.9, 90]}, "run.stop_at = 90: accuracy is a share"),
         ({"method.k": [object()]}, "grid: <object .*>: accepted: numbers"),
     ],
 )

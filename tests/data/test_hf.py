@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from PIL import Image
 
 from cabafl import simulate
 from cabafl.config import load_experiment
-from cabafl.data import HubOptions, hf, load
+from cabafl.data import HubOptions, hf, hub_access, load
 from cabafl.errors import UserError
 from cabafl.samples import make_data
 
 datasets = pytest.importorskip("datasets", reason="the package datasets (extra hf) is not installed")
+huggingface_hub = pytest.importorskip("huggingface_hub")
 datasets.disable_progress_bars()
 
 
@@ -218,16 +220,78 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_name_on_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
+@pytest.fixture
+def nobody_there(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The Hub does not answer; what asked it is in the list."""
+    asked: list[str] = []
+
+    class Session:
+        def head(self, url: str, timeout: float) -> None:
+            asked.append(url)
+            raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub, "get_session", Session)
+    monkeypatch.setattr(hub_access, "PAUSE", 0.0)
+    return asked
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_twice(nobody_there: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    endpoint, before = huggingface_hub.constants.ENDPOINT, huggingface_hub.constants.HF_HUB_OFFLINE
+    with pytest.raises(UserError) as caught:
+        load("hf:somebody/something")
+    assert str(caught.value) == (
+        f"data set hf:somebody/something cannot be loaded from the Hub: {endpoint} does not answer "
+        "(Name or service not known), and it was not downloaded before"
+    )
+    assert nobody_there == [endpoint, endpoint]
+    assert not caplog.records  # the notices of the library
+    assert before is huggingface_hub.constants.HF_HUB_OFFLINE is datasets.config.HF_HUB_OFFLINE is False
+
+
+def test_without_a_network_a_set_is_read_as_it_was_downloaded(tmp_path: Path, nobody_there: list[str]) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for split in ("train", "test"):
+        vectors().to_parquet(str(folder / f"{split}.parquet"))
+    datasets.load_dataset("parquet", data_dir=str(folder))
+    (made,) = (tmp_path / "cache" / "parquet").glob("*/*/*/")
+    kept = tmp_path / "cache" / "somebody___something" / "default" / "0.0.0" / made.name
+    kept.parent.mkdir(parents=True)
+    made.rename(kept)
+    for file in kept.glob("parquet-*"):
+        file.rename(kept / file.name.replace("parquet-", "something-"))
+    assert len(load("hf:somebody/something").train) == 2
+    assert nobody_there
+    with pytest.raises(UserError, match=r"does not answer .*, .*other"):
+        load("hf:somebody/something", hub=HubOptions(subset="other"))
+
+
+def test_a_hub_that_answers_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    session = SimpleNamespace(head=lambda url, timeout: asked.append(url))
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: session)
+
+    def found(name: str, subset: str | None) -> Any:
+        assert not datasets.config.HF_HUB_OFFLINE
+        return datasets.DatasetDict(train=vectors(), test=vectors())
+
+    monkeypatch.setattr(datasets, "load_dataset", found)
+    assert len(load("hf:somebody/something").train) == 2
+    assert len(asked) == 1
+
+
+def test_no_network_by_setting(tmp_path: Path) -> None:
     code = (
         "from cabafl.data import load\n"
         "try: load('hf:somebody/something')\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}  # without it, many slow attempts
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
-    assert done.stdout.startswith("UserError data set hf:somebody/something cannot be loaded from the Hub: ")
-    assert done.stdout.count("\n") == 1
+    assert done.stdout == (
+        "UserError data set hf:somebody/something cannot be loaded from the Hub: $HF_HUB_OFFLINE is set, and it was "
+        "not downloaded before\n"
+    )
 
 
 def settings(name: str, *more: str) -> list[str]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from cabafl.config import TrainingSection
+from cabafl.learning import training
 from cabafl.learning.task import FlatModel
 from cabafl.learning.training import LocalTraining, batches, train
 from cabafl.methods.base import Objective
@@ -139,3 +140,33 @@ def test_one_sample_with_many_positions_is_normalised_by_them() -> None:
     x = torch.randn(1, 1, 3, 3)
     train(model.network, x, torch.tensor([1]), LocalTraining(TrainingSection(epochs=2, batch_size=5)), seed=1)
     assert model.layout.tensors(model.save())["1.num_batches_tracked"] == 2
+
+
+def test_default_settings_take_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of what other settings need: no copy, no norm, no draw, no torch optimiser; one fused call per step."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("not needed by default")
+
+    for where, name in (
+        (torch.nn.utils, "clip_grad_norm_"),
+        (torch.optim.Optimizer, "__init__"),
+        (training, "_alone"),
+        (training, "_add_proximal"),
+        (training, "_add_correction"),
+        (training.Tally, "add"),
+    ):
+        monkeypatch.setattr(where, name, refuse)
+    fused, calls = torch._fused_sgd_, []
+
+    def counted(*arguments: Any, **keys: Any) -> None:
+        calls.append(keys)
+        fused(*arguments, **keys)
+
+    monkeypatch.setattr(torch, "_fused_sgd_", counted)
+    how = LocalTraining(TrainingSection(epochs=2, batch_size=5), Objective())
+    x, y = torch.ones(10, 3), torch.zeros(10, dtype=torch.int64)
+    train(nn.Linear(3, 2), x, y, how, seed=1)
+    assert len(calls) == 4
+    assert training._augmentation(how, 1) is None
+    assert training.Steps(nn.Linear(3, 2), how).anchor == []

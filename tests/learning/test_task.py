@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from cabafl.config import Experiment, ModelSection, TrainingSection
+from cabafl.config import Experiment, ModelSection, TrainingSection, load_experiment
 from cabafl.data.dataset import Dataset, Partition, Split
 from cabafl.learning.privacy import FeaturePrivacy
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
+from cabafl.lifecycle.simulate import simulate
 from cabafl.methods.base import PLAIN, FeatureKind, Objective
 
 
@@ -96,3 +97,13 @@ def test_real_devices_draw_noise_that_cannot_be_repeated() -> None:
     np.testing.assert_array_equal(work.features(start, "labels", [2]), again)
     work.repeatable = False
     assert not np.array_equal(work.features(start, "labels", [2]), work.features(start, "labels", [2]))
+
+
+def test_the_smoothing_of_labels_reaches_the_training() -> None:
+    words = ["data.dataset=synthetic", "data.devices=4", "model.name=mlp", "method.name=fedavg", "run.workers=0"]
+    words += ["fleet.slots=2", "run.max_dispatches=2", "training.learning_rate=0.1"]
+    plain, none, smoothed = (
+        simulate(load_experiment(None, [*words, *more])).metrics["loss"].iloc[-1]
+        for more in ([], ["training.label_smoothing=0"], ["training.label_smoothing=0.5"])
+    )
+    assert plain == none != smoothed

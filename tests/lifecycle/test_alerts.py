@@ -1,6 +1,8 @@
 """Runs that lead nowhere say so once, with the time and the reason."""
 
+import re
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,6 +78,12 @@ def test_a_look_leaves_the_figures_alone() -> None:
     assert other["losses"] == {}
 
 
+def test_a_run_whose_jobs_are_all_lost_says_so_once() -> None:
+    texts = warned("method.name=fedasync", "fleet.faults.loss=1", "run.virtual_time=200")
+    assert len(texts) == 1
+    assert re.fullmatch(r"at \d+ s no upload has arrived, and \d\d+ jobs have been lost \(crash: \d\d+\)", texts[0])
+
+
 def test_rejected_uploads_are_reported_without_numpy_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
@@ -101,6 +109,28 @@ def test_a_state_that_cannot_be_stored_is_named_before_any_work_is_lost() -> Non
     message = r"^method.name = 'lazy': its attribute 'kept': a checkpoint cannot store a set: \{1, 2\}; accepted: "
     with pytest.raises(UserError, match=message):
         warned(f"method.name={__name__}:Hoarder")
+
+
+def test_a_method_that_fails_at_its_start_leaves_no_folder(tmp_path: Path) -> None:
+    for method in ("Hoarder", "Inventive"):
+        experiment = load_experiment(None, [*SHORT, f"method.name={__name__}:{method}"])
+        with pytest.raises(UserError, match=r"^method.name = 'lazy'"):
+            simulate(experiment, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+class Late(Lazy):
+    def on_upload(self, server: Server, upload: Upload) -> None:
+        if server.now > 10:  # type: ignore[attr-defined]
+            server.publish([1.0])  # type: ignore[arg-type]
+        server.dispatch(upload.job.device, server.initial)
+
+
+def test_a_run_that_fails_later_keeps_its_folder(tmp_path: Path) -> None:
+    experiment = load_experiment(None, [*SHORT, f"method.name={__name__}:Late"])
+    with pytest.raises(UserError, match="publishes"):
+        simulate(experiment, tmp_path / "run")
+    assert (tmp_path / "run/metrics.csv").read_text().count("\n") > 1
 
 
 @pytest.mark.parametrize(("method", "found"), [("Inventive", "dict"), ("Subclassing", "MyObjective")])

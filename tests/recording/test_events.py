@@ -1,11 +1,13 @@
 """The lines of the event log."""
 
 import json
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cabafl.errors import UserError
 from cabafl.recording.events import Collection, Dispatched, Evaluated, Event, Lost, Noted, Published, Uploaded
 
 
@@ -48,3 +50,36 @@ def test_a_method_cannot_overwrite_a_field_of_its_version(name: str) -> None:
 def test_the_columns_of_a_metrics_row_are_the_fields_in_order() -> None:
     row = Evaluated(10.0, 1, 0.1 + 0.2, 2.5, 3, 4, 5, 12, 480, 1e-7).row()
     assert row == "10.0,1,0.30000000000000004,2.5,3,4,5,12,480,1e-07"
+
+
+def strict(line: str) -> Any:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(line, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan")])
+def test_numbers_that_are_not_finite_are_null(value: float) -> None:
+    assert strict(Noted(1.0, "own", {"rank": value, "all": [{"x": (value, 0.5)}]}).line()) == {
+        "time": 1.0,
+        "event": "own",
+        "rank": None,
+        "all": [{"x": [None, 0.5]}],
+    }
+    assert strict(Published(1.0, 2, {"weights": [value, 0.5]}).line())["weights"] == [None, 0.5]
+    row = Evaluated(10.0, 1, value, value, 3, 4, 5, 12, 480, 1.0, value, value, (("devices_mean", value),))
+    event = strict(row.line())
+    names = ("accuracy", "loss", "averaged_accuracy", "averaged_loss", "devices_mean")
+    assert [event[name] for name in names] == [None] * 5
+    assert row.row() == f"10.0,1,{value!r},{value!r},3,4,5,12,480,1.0,{value!r},{value!r},{value!r}"
+
+
+@pytest.mark.parametrize("value", [np.ones(1), np.int64(3), {1, 2}, object(), [math.nan, {1}]])
+def test_what_is_no_json_is_one_line_that_names_the_event(value: object) -> None:
+    for event, kind in ((Noted(1.0, "own", {"x": value}), "own"), (Published(1.0, 2, {"x": value}), "publish")):
+        with pytest.raises(
+            UserError, match=f"^event '{kind}' cannot be recorded: .* not JSON .*accepted: numbers"
+        ) as no:
+            event.line()
+        assert "\n" not in str(no.value)

@@ -36,6 +36,12 @@ def cells(table: Table, method: str) -> dict[str, tuple[str, bool]]:
     return {heading: (cell.text, cell.best) for heading, cell in zip(table.headings, row, strict=True)}
 
 
+def test_a_target_that_no_run_can_reach_is_refused(tmp_path: Path) -> None:
+    errors(tmp_path / "runs")
+    with pytest.raises(UserError, match=r"targets = \[0.6, -1\]: accepted: values of mse, at least 0"):
+        build_report(load_runs([tmp_path / "runs"]), tmp_path / "report", targets=[0.6, -1])
+
+
 def test_less_is_better_in_tables_and_targets(tmp_path: Path) -> None:
     runs = errors(tmp_path)
     measures = measure(runs)

@@ -102,6 +102,7 @@ def _fail_usage(error: Any) -> None:
     """One line, like all other mistakes, instead of typer's box; without any word, the help has been printed."""
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.exit(error.exit_code)
-    message = re.sub(r"( Did you mean '[^']*'\?)\1", r"\1", error.format_message())  # click and typer both suggest
+    both = r"( Did you mean [^?]*\?) \(?Did you mean [^?]*\?\)?"  # click and typer both suggest
+    message = re.sub(both, r"\1", error.format_message())
     help_of = error.ctx.command_path if error.ctx else "cabafl"
     fail(f"{message.rstrip('.')}; see `{help_of} --help`")

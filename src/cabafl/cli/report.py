@@ -1,6 +1,5 @@
 """`cabafl report`"""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -61,6 +60,9 @@ def write_report(
     _print(written, left_out, quiet)
 
 
+_EXAMPLES = {"perplexity": "40,30"}  # of targets, for metrics that 0.5 is none of
+
+
 def parse_targets(text: str | None, metric: MetricInfo = ACCURACY) -> list[float] | None:
     """Parses ``40,45``; None stays None. Raises `UserError` unless all are values of the metric."""
     if text is None:
@@ -69,11 +71,12 @@ def parse_targets(text: str | None, metric: MetricInfo = ACCURACY) -> list[float
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if metric.percent and (not values or not all(0 < value <= 100 for value in values)):
+    if values and all(metric.possible(value / metric.factor) for value in values):
+        return values
+    if metric.percent:
         raise UserError(f"--targets = {text!r}: accepted: percentages separated by commas, e.g. 40,45")
-    if not values or not all(map(math.isfinite, values)):
-        raise UserError(f"--targets = {text!r}: accepted: values of {metric.name} separated by commas, e.g. 0.5,0.2")
-    return values
+    accepted = f"values of {metric.name} separated by commas{metric.bound}"
+    raise UserError(f"--targets = {text!r}: accepted: {accepted}, e.g. {_EXAMPLES.get(metric.name, '0.5,0.2')}")
 
 
 def parse_by(text: str | None) -> "Judged | None":

@@ -43,7 +43,8 @@ def sweep(
     from cabafl.comparison.sweep import plan_sweep
 
     plan = plan_sweep(*file_and_settings(file, settings), methods, seeds)
-    chosen = parse_targets(targets, metric_of(plan.cases[0].experiment))
+    metrics = [metric_of(case.experiment) for case in plan.cases]
+    chosen = parse_targets(targets, metrics[0])
 
     def make() -> "list[GridRun]":
         return make_runs(plan.cases, range(plan.seed, plan.seed + seeds), out)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cabafl.assembly import metric_of
 from cabafl.checked import make_method
 from cabafl.comparison.grid import GridRun, locked, make_grid, make_runs, run_grid
 from cabafl.comparison.sweep import plan_sweep
@@ -84,7 +85,9 @@ def compare(
     variants = method_variants(names, experiment, [])
     seeds_from = range(experiment.seed, experiment.seed + _at_least_one(seeds, "seeds"))
     folder = _folder(out)
-    check_targets(targets)
+    metric = metric_of(experiment)
+    if targets is not None:
+        check_targets(targets, metric)
     return _carry_out(lambda: make_grid(experiment, variants, seeds_from, folder), folder, targets, jobs, poll)
 
 
@@ -120,6 +123,8 @@ def sweep(
         base = Path(scratch) / "experiment.toml"
         base.write_text(experiment_toml(experiment, make_method(experiment).parameters), encoding="utf-8")
         plan = plan_sweep(base, settings, names, _at_least_one(seeds, "seeds"))
+    for case in plan.cases:
+        metric_of(case.experiment)
 
     def make() -> list[GridRun]:
         return make_runs(plan.cases, range(plan.seed, plan.seed + seeds), folder)

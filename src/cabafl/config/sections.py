@@ -91,6 +91,16 @@ class DataSection(Section):
         raise ValueError(f"unknown{nearest(value, DATASETS)}; accepted: {', '.join(accepted)}")
 
     @model_validator(mode="after")
+    def _reads_files(self) -> "DataSection":
+        files = not (self.dataset == "synthetic" or is_function(self.dataset) or is_given(self.dataset))
+        if self.root is not None and not files:
+            raise ValueError(
+                f"data.root = {self.root!r}: data.dataset = {self.dataset!r} reads no folder; accepted: none, or with "
+                f"{', '.join(name for name in DATASETS if name != 'synthetic')}, {HUB}NAME"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _hub_keys(self) -> "DataSection":
         own = is_function(self.dataset) or is_given(self.dataset)
         for key in HUB_KEYS:

@@ -20,6 +20,7 @@ from cabafl.data.arrays import Targets, check_lengths, from_targets
 from cabafl.data.catalogue import HubOptions, data_home
 from cabafl.data.dataset import Dataset
 from cabafl.data.files import one_line
+from cabafl.data.hub_access import offline, unreachable
 from cabafl.data.tables import LABEL_NAMES, held_out
 from cabafl.errors import UserError
 
@@ -72,16 +73,28 @@ class _Reader:
             elif is_folder:
                 raise self.error("the folder has neither Parquet files nor a data set written by save_to_disk")
             else:
-                found = library.load_dataset(where, self.options.subset)
+                found = self._from_hub(where)
         except UserError:
             raise
         except IndexError:  # what the library raises for no rows at all
             raise self.error("it is empty") from None
-        except Exception as error:  # the library and its network clients raise many types
-            if is_folder:
-                raise self.error(error) from None
-            raise UserError(f"data set {self.name} cannot be loaded from the Hub: {one_line(error)}") from None
+        except Exception as error:  # the library raises many types
+            raise self.error(error) from None
         return found if isinstance(found, dict) else {"train": found}
+
+    def _from_hub(self, where: str) -> Any:
+        """The set of a name; without a network, as it was downloaded before."""
+        library, reason = _library(), unreachable()
+        try:
+            with contextlib.nullcontext() if reason is None else offline():
+                return library.load_dataset(where, self.options.subset)
+        except IndexError:
+            raise
+        except Exception as error:  # the library and its network clients raise many types
+            why = one_line(error)
+            if reason is not None:
+                why = f"{reason}, {'and it was not downloaded before' if isinstance(error, ConnectionError) else why}"
+            raise UserError(f"data set {self.name} cannot be loaded from the Hub: {why}") from None
 
     def _parts(self) -> "tuple[datasets.Dataset, datasets.Dataset | None]":
         wanted, share = self.options.test_split, self.options.test_share

@@ -41,6 +41,13 @@ class Alerts:
                 f"{when} all of the last {new} uploads have been rejected: their numbers are not finite, too large or "
                 "too many; what helps: a smaller training.learning_rate",
             )
+        lost = sum(engine.ledger.losses.values())
+        if not uploads and lost >= FEWEST:
+            self._give(
+                "lost",
+                f"{when} no upload has arrived, and {lost} jobs have been lost "
+                f"({', '.join(f'{reason}: {count}' for reason, count in engine.ledger.losses.items() if count)})",
+            )
         if isinstance(engine, VirtualEngine) and _stalled(engine):
             self._give(
                 "stalled",

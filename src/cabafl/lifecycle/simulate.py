@@ -42,7 +42,7 @@ from cabafl.lifecycle.stopping import Paused
 from cabafl.own_code import blaming
 from cabafl.recording.environment import environment
 from cabafl.recording.events import Evaluated
-from cabafl.recording.folder import EXPERIMENT, JOURNAL, METRICS, SUMMARY, RunFolder
+from cabafl.recording.folder import EXPERIMENT, JOURNAL, METRICS, SUMMARY, RunFolder, remove_unbegun
 from cabafl.samples import with_given
 from cabafl.toml import experiment_toml
 
@@ -142,7 +142,12 @@ def _simulate(
         begins = {} if out is None else origin(experiment, parts.task.dataset)  # before the workers get the samples
         executor = workers.for_task(parts.task)
         folder = None if out is None else _new_folder(Path(out), parts, begins)
-        return carry_out(parts, executor, replace(audience, folder=folder), until=until)
+        try:
+            return carry_out(parts, executor, replace(audience, folder=folder), until=until)
+        except UserError:
+            if folder is not None:
+                remove_unbegun(folder.path)
+            raise
 
 
 def _new_folder(out: Path, parts: SimulationParts, begins: dict[str, Any]) -> RunFolder:

@@ -1,15 +1,18 @@
 """The events of a run; reports are drawn from them alone.
 
 ``time`` is in seconds of the run's clock, virtual or wall. ``line()`` returns the event as one line of
-``events.jsonl``, without the newline. Floats are written with ``repr``, which is exact, so equal runs give equal bytes.
+``events.jsonl``, without the newline. Floats are written with ``repr``, which is exact, so equal runs give equal bytes;
+those that are not finite, for which JSON has no word, as null.
 """
 
 import json
 from typing import Any, NamedTuple
 
+from cabafl.errors import UserError
 from cabafl.recording.scale import ACCURACY, MetricInfo
+from cabafl.recording.summary_file import finite
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps with separators creates an encoder per call
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)  # json.dumps with separators makes one per call
 
 
 class _LastTime:
@@ -32,9 +35,20 @@ class _LastTime:
 _last = _LastTime()
 
 
+def _as_json(event: str, facts: dict[str, Any]) -> str:
+    try:
+        try:
+            return _ENCODER.encode(facts)
+        except ValueError:  # a number that is not finite
+            return _ENCODER.encode(finite(facts))
+    except (TypeError, ValueError, RecursionError) as error:
+        accepted = "numbers, text, lists and dictionaries; float(x) or x.tolist() makes them of arrays and tensors"
+        raise UserError(f"event {event!r} cannot be recorded: {error}; accepted: {accepted}") from None
+
+
 def _encoded(time: float, event: str, **facts: Any) -> str:
     stamp = _last.text if time is _last.time else _last.of(time)
-    more = f",{_ENCODER.encode(facts)[1:]}" if facts else "}"
+    more = f",{_as_json(event, facts)[1:]}" if facts else "}"
     return f'{{"time":{stamp},"event":{_ENCODER.encode(event)}{more}'
 
 

@@ -172,6 +172,17 @@ class RunFolder:
                 file.close()
 
 
+def remove_unbegun(path: Path) -> None:
+    """Removes the folder of a run that failed at its start, with one evaluation at most and no checkpoint: after the
+    mistake is mended, the same command can be given again. Files of others stay."""
+    with contextlib.suppress(OSError):
+        if (path / METRICS).read_bytes().count(b"\n") > 2 or (path / CHECKPOINT).exists():
+            return
+        for name in (EXPERIMENT, ENVIRONMENT, TASK, EVENTS, METRICS, CURVE):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
+
+
 def read_metrics(path: Path) -> list[Evaluated]:
     """Reads ``metrics.csv``; the numbers are exactly those recorded."""
     return _parsed((path / METRICS).read_text(encoding="utf-8"), read_metric(path))

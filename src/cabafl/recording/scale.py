@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 ROUNDING = 1e-9  # tolerance of a target: an accuracy of 0.3999999999 reaches 40 %
 
 
+# The best value that a metric can have, by name and whether more of it is better; of a share it is 1.
+_BEST_POSSIBLE = {("mse", False): 0.0, ("mae", False): 0.0, ("r2", True): 1.0, ("perplexity", False): 1.0}
+
+
 class MetricInfo(NamedTuple):
     """A metric of a learning task, without the code that computes it."""
 
@@ -54,6 +58,25 @@ class MetricInfo(NamedTuple):
         tolerance = ROUNDING if self.percent else ROUNDING * abs(target)
         goal = target / self.factor
         return value >= goal - tolerance if self.more_is_better else value <= goal + tolerance
+
+    @property
+    def limit(self) -> float | None:
+        """The best value that it can have, in the unit of files; None if it is not known."""
+        return 1.0 if self.percent else _BEST_POSSIBLE.get((self.name, self.more_is_better))
+
+    def possible(self, target: float) -> bool:
+        """Whether a ``target``, in the unit of files, is finite and not better than every value of the metric; a share
+        of 0 is reached by every run."""
+        if not math.isfinite(target) or (self.percent and target <= 0):
+            return False
+        return self.limit is None or (target <= self.limit if self.more_is_better else target >= self.limit)
+
+    @property
+    def bound(self) -> str:
+        """The limit in a sentence, beginning with a comma: ``, at most 1``."""
+        if self.limit is None:
+            return ""
+        return f", at {'most' if self.more_is_better else 'least'} {self.limit:g}"
 
     def target(self, target: float) -> str:
         """A target in a sentence: ``40 % accuracy``, ``mse 0.5``."""

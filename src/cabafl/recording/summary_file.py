@@ -10,7 +10,7 @@ from cabafl.files import as_json
 
 def encoded(summary: Mapping[str, Any]) -> bytes:
     """The content of the file; other programs can read it, too."""
-    return as_json(_finite(summary))
+    return as_json(finite(summary))
 
 
 def decoded(content: str | bytes) -> Any:
@@ -19,11 +19,12 @@ def decoded(content: str | bytes) -> Any:
     return _restored(summary) if isinstance(summary, dict) else summary
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A tree of JSON in which numbers that are not finite are null."""
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

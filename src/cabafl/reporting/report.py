@@ -9,6 +9,7 @@ from pathlib import Path
 from cabafl.errors import UserError
 from cabafl.files import write_atomic
 from cabafl.recording.metrics import WINDOW
+from cabafl.recording.scale import MetricInfo
 from cabafl.reporting.figures import RenderedFigure, render_figures
 from cabafl.reporting.formats import latex, markdown, measures_csv, speedups_csv
 from cabafl.reporting.html import Look, page
@@ -81,16 +82,19 @@ def build_report(
 def _check(runs: Sequence[Run], targets: object) -> None:
     if not runs:
         raise UserError("report: no finished run given; accepted: at least one")
-    check_targets(targets)
+    if targets is not None:
+        check_targets(targets, metric_of(runs))
 
 
-def check_targets(targets: object) -> None:
-    """Raises `UserError` unless they are finite numbers, or None."""
-    if targets is None:
-        return
+def check_targets(targets: object, metric: MetricInfo) -> None:
+    """Raises `UserError` unless they are numbers that the metric can reach."""
     listed = list(targets) if isinstance(targets, Sequence) and not isinstance(targets, str) else [None]
-    if not all(isinstance(target, Real) and math.isfinite(target) for target in listed):
+    numbers = [float(target) for target in listed if isinstance(target, Real)]
+    if len(numbers) < len(listed):
         raise UserError(f"targets = {targets!r:.80}: accepted: a list of numbers, e.g. [40, 45], or None")
+    if not all(metric.possible(number / metric.factor) for number in numbers):
+        what = "percentages, above 0, at most 100" if metric.percent else f"values of {metric.name}{metric.bound}"
+        raise UserError(f"targets = {targets!r:.80}: accepted: {what}")
 
 
 def _line_styles(runs: Sequence[Run], sweep: Sweep | None) -> dict[str, Style]:
