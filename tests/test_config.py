@@ -77,6 +77,8 @@ def test_a_number_of_jobs_replaces_the_default_length() -> None:
         (["fleet.tier_idle_watts={ low = inf }"], "fleet.tier_idle_watts = {'low': inf}: accepted: a table of watts"),
         (["model.width=0"], "model.width = 0: input should be greater than 0"),
         (["model.width=9"], "model.width = 9: input should be less than or equal to 8"),
+        (["run.average=mean"], "run.average = 'mean': unknown; accepted: polynomial, exponential, none"),
+        (["run.keep=none"], "run.keep = None: unknown; accepted: last, best, both"),
         (["data.dataset=hf:"], "data.dataset = 'hf:': unknown; accepted: mnist5k, "),
         (["data.dataset=hf:a", "data.partition=natural"], "data.user_column: not set; data.partition = natural needs"),
         (["data.dataset=hf:a", "data.test_split=b", "data.test_share=0.1"], "data.test_share = 0.1: not together with"),

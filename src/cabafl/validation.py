@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -50,7 +51,7 @@ def _explained(model: type[BaseModel], errors: Sequence[ErrorDetails], section: 
         if error["type"] == "extra_forbidden":
             strange.setdefault(tuple(str(part) for part in error["loc"][:-1]), []).append(error)
         else:
-            texts.append(_explain(error, section))
+            texts.append(_explain(model, error, section))
     for path, found in strange.items():
         texts += [_unknown_key(model, error, section) for error in found]
         table = ".".join([section, *path] if section else path)
@@ -70,7 +71,7 @@ def _unknown_key(model: type[BaseModel], error: ErrorDetails, section: str) -> s
     return f"{_key(error, section)} = {error['input']!r}: unknown key{hint}"
 
 
-def _explain(error: ErrorDetails, section: str) -> str:
+def _explain(model: type[BaseModel], error: ErrorDetails, section: str) -> str:
     key, value = _key(error, section), error["input"]
     if error["type"] == "value_error":
         text = str(error["ctx"]["error"])
@@ -78,6 +79,7 @@ def _explain(error: ErrorDetails, section: str) -> str:
         return text if names_its_keys else f"{key} = {value!r}: {text}"
     if error["type"] == "literal_error":
         expected = [name.strip("'") for name in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        expected += ["none"] if _can_be_none(model, [str(part) for part in error["loc"]]) else []
         return f"{key} = {value!r}: unknown{nearest(str(value), expected)}; accepted: {', '.join(expected)}"
     if error["type"] == "model_type":
         return f"{key} = {value!r}: is a section; accepted: {key}.KEY=VALUE; `cabafl config` lists its keys"
@@ -105,6 +107,17 @@ def _fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:
             return []
         model = inner
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _can_be_none(model: type[BaseModel], path: Sequence[str]) -> bool:
+    """Whether a setting can be switched off: ``none`` stands for None."""
+    for part in path[:-1]:
+        inner = _table(model, part)
+        if inner is None:
+            return False
+        model = inner
+    field = model.model_fields.get(path[-1])
+    return field is not None and NoneType in get_args(field.annotation)
 
 
 def _table(model: type[BaseModel], name: str) -> type[BaseModel] | None:
