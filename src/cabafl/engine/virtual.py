@@ -205,7 +205,8 @@ class VirtualEngine(Engine):
         flight.needed = end < crash and end <= self.horizon and not (late or waits or flight.corrupt)
 
     def _submit_training(self, flight: SimulatedFlight, end: float) -> None:
-        device, objective = flight.device, flight.told
+        device = flight.device
+        objective = flight.objective if flight.schedule == 1.0 else flight.told
         if flight.epochs is not None:
             objective = replace(objective, epochs=flight.epochs)
         flipped = self.attack is not None and device in self.attack.flips_labels
