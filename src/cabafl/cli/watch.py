@@ -61,6 +61,8 @@ def watch(
     beside: Annotated[bool, typer.Option("--beside", hidden=True, help="For --watch of other commands.")] = False,
 ) -> None:
     """Show runs and fleets in a browser while they go on. Only reads their folders."""
+    if beside:
+        os.nice(10)  # the run goes first, also while this loads
     require_watch("cabafl watch")
     roots = [folder.expanduser() for folder in folders or [Path()]]
     for root in roots:
@@ -70,8 +72,6 @@ def watch(
 
     secret = _password(password)
     settings = ServerSettings(host, port, beside and not metrics_only, secret, certificate, key, insecure, metrics_only)
-    if beside:
-        os.nice(10)  # the run goes first
 
     def tell(opened: "Opened") -> None:
         if beside:
