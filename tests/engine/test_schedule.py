@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cabafl.config import TrainingSection, load_experiment
+from cabafl.engine.orders import told
 from cabafl.engine.schedule import make_schedule
 from cabafl.errors import UserError
 from cabafl.lifecycle.simulate import simulate
@@ -87,8 +88,8 @@ def test_jobs_carry_the_factor_and_methods_see_it(over: str, method: str) -> Non
         assert objective == Objective(lr_scale=0.5), "what the method said"
         assert factor == pytest.approx(0.5 ** ((sent if over == "time" else version) // 7))
         assert rate == pytest.approx(0.2 * 0.5 * factor)
-        told = Job(0, 0, 0, 0, np.zeros(1, np.float32), objective, schedule=factor).told
-        assert told.lr_scale == pytest.approx(0.5 * factor)
+        sent_out = told(Job(0, 0, 0, 0, np.zeros(1, np.float32), objective, schedule=factor))
+        assert sent_out.lr_scale == pytest.approx(0.5 * factor)
 
 
 def test_training_uses_the_factor() -> None:

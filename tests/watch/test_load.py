@@ -1,5 +1,6 @@
 """Many runs, one of a million events, and a fleet of 100,000 devices: time and memory of the server."""
 
+import json
 import os
 import shutil
 import time
@@ -20,7 +21,7 @@ from tests.watch.site import unpacked
 from tests.watch.test_serving import PATIENCE, server
 
 MOST_MEMORY = 300  # MB
-LONGEST_OPENING = 2.0  # seconds
+SAMPLE = 50_000  # lines
 
 
 def peak_memory(pid: int) -> float:
@@ -33,6 +34,16 @@ def processor_seconds(pid: int) -> float:
     """What the process has used so far; unlike the time on the clock it does not depend on what else runs here."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def decoding_seconds(events: Path) -> float:
+    """What this machine takes to decode every line of a file of a million with Python's own module."""
+    with events.open() as lines:
+        sample = [next(lines) for _ in range(SAMPLE)]
+    began = time.process_time()
+    for line in sample:
+        json.loads(line)
+    return (time.process_time() - began) * 1_000_000 / SAMPLE
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
@@ -64,7 +75,7 @@ def test_fifty_runs_one_of_a_million_events(finished: Path, tmp_path: Path) -> N
             assert client.get(f"{address}/{what}").status_code == 200
         opening, wall = processor_seconds(process.pid) - before, time.monotonic() - began
         assert page["events"] >= 1_000_000
-        assert opening < LONGEST_OPENING, opening
+        assert opening < 2 * decoding_seconds(runs / "run-7" / "events.jsonl"), opening  # measured: about as long
         for run in found.values():  # somebody looks at each of them
             client.get(f"/api/runs/{run}")
         time.sleep(1.5)

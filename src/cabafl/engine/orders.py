@@ -3,18 +3,24 @@ when it gives up a job."""
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 from cabafl.engine.core import Flight
 from cabafl.engine.defence import VotedMedian
-from cabafl.methods.base import FeatureKind, Ints, Weights
+from cabafl.methods.base import FeatureKind, Ints, Job, Objective, Weights
 from cabafl.state import State
 
 TIMEOUT_FACTOR = 5.0  # of the median job time
 SHORTEST_TIMEOUT = 30.0  # seconds; below it the network and a busy device make more difference than the job
 ENOUGH_ANSWERS = 3  # before the median counts; with few slots half of them, so that the first round cannot stall
+
+
+def told(job: Job) -> Objective:
+    """What the device of a job is told: its objective, with the factor of the schedule in ``lr_scale``."""
+    objective, factor = job.objective, job.schedule
+    return objective if factor == 1.0 else replace(objective, lr_scale=objective.lr_scale * factor)
 
 
 @dataclass(frozen=True)

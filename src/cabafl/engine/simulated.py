@@ -6,8 +6,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from cabafl.engine.core import Flight
-from cabafl.fleet import Fleet
+from cabafl.engine.core import FOREVER, Flight
+from cabafl.fleet import Fate, Fleet
 from cabafl.methods.base import Weights
 
 
@@ -41,6 +41,21 @@ class SimulatedFlight(Flight):
     def end(self) -> float:
         """When it ends, or the part of it that is under way."""
         return self.since + self.seconds
+
+    def plan(self, fleet: Fleet, epochs: int, stretch: float) -> None:
+        """Sets its seconds and joules: of all of its epochs, ``epochs`` if the method does not say, ``stretch`` times
+        slower than usual."""
+        device, objective = self.device, self.objective
+        whole = objective.epochs is None and fleet.most_passes is None
+        work = 1.0 if whole else fleet.passes(device, objective.epochs or epochs) / epochs
+        self.seconds, self.joules = fleet.job(device, work * stretch, 2 if self.correction is None else 3)
+        if objective.hold:
+            upload = fleet.transfer(device)
+            self.seconds, self.joules = self.seconds - upload[0], self.joules - upload[1]
+
+    def crash_time(self, fate: Fate) -> float:
+        """When its device loses it; never, if it does not."""
+        return FOREVER if fate.crash_at is None else self.started + fate.crash_at * self.seconds
 
     def stop_early(self, now: float, fleet: Fleet, epochs: float) -> bool:
         """Ends the training with the running one of ``epochs`` epochs; False if that is the last one, or over. Epochs

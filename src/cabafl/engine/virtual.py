@@ -18,9 +18,10 @@ from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup
 from cabafl.engine.defence import SIMULATED
 from cabafl.engine.gathering import Gatherer, Gathering
 from cabafl.engine.idle import IdleMeter
+from cabafl.engine.orders import told
 from cabafl.engine.simulated import Kind, SimulatedFlight, corrupted
 from cabafl.execution.base import Interrupt, TrainJob
-from cabafl.fleet import FINE, Fate, Faults, Fleet
+from cabafl.fleet import FINE, Faults, Fleet
 from cabafl.learning.task import TrainingResult
 from cabafl.methods.base import PLAIN, FeatureKind, Objective, Weights
 from cabafl.recording.events import Collection, Dispatched, Lost
@@ -53,8 +54,7 @@ class VirtualEngine(Engine):
         self._metered = bool(fleet.idle_watts.any())  # by default nobody draws idle power
         timeout = self.limits.slot_timeout
         self._timeout = None if timeout == "auto" else timeout  # no simulated device is silent for ever
-        usual = setup.schedule is None and fleet.most_passes is None and self._timeout is None
-        self._plain = usual and not self._faulty  # a job is, unless its objective or a correction says otherwise
+        self._plain = not (self._faulty or setup.schedule or self._timeout) and fleet.most_passes is None
 
     # The loop
 
@@ -168,28 +168,16 @@ class VirtualEngine(Engine):
     def _plan(self, flight: SimulatedFlight) -> float:
         """Schedules what will happen to a new job, and returns when it would end; for a plain one `dispatch` does the
         same itself, which makes an event 4 % shorter (`cabafl bench engine`)."""
-        device, objective, fleet = flight.device, flight.objective, self.fleet
         flight.schedule = self._factor()
-        whole = objective.epochs is None and fleet.most_passes is None
-        work = 1.0 if whole else fleet.passes(device, objective.epochs or self.epochs) / self.epochs
         fate = self.faults.fate(flight.number) if self._faulty else FINE
-        if fate.stretch != 1.0:
-            work *= fate.stretch
-            self.ledger.slowed += 1
-        flight.seconds, flight.joules = fleet.job(device, work, 2 if flight.correction is None else 3)
+        self.ledger.slowed += fate.stretch != 1.0
+        flight.plan(self.fleet, self.epochs, fate.stretch)
         flight.corrupt = fate.corrupt
-        if objective.hold:
-            upload = fleet.transfer(device)
-            flight.seconds, flight.joules = flight.seconds - upload[0], flight.joules - upload[1]
-        crash = self._crash_time(flight, fate)
+        crash = flight.crash_time(fate)
         if crash < FOREVER:
             self._schedule_at(crash, Kind.CRASH, flight.number)
         self._schedule_end(flight, crash)
         return flight.end
-
-    @staticmethod
-    def _crash_time(flight: SimulatedFlight, fate: Fate) -> float:
-        return FOREVER if fate.crash_at is None else flight.started + fate.crash_at * flight.seconds
 
     def _schedule_end(self, flight: SimulatedFlight, crash: float = FOREVER) -> None:
         """Schedules the end of a job, or of the part of it that begins now, unless its device crashes before, and
@@ -205,17 +193,16 @@ class VirtualEngine(Engine):
         flight.needed = end < crash and end <= self.horizon and not (late or waits or flight.corrupt)
 
     def _submit_training(self, flight: SimulatedFlight, end: float) -> None:
-        device = flight.device
-        objective = flight.objective if flight.schedule == 1.0 else flight.told
+        objective = flight.objective if flight.schedule == 1.0 else told(flight)
         if flight.epochs is not None:
             objective = replace(objective, epochs=flight.epochs)
-        flipped = self.attack is not None and device in self.attack.flips_labels
-        training = TrainJob(flight.number, device, flight.weights, objective, flipped, flight.correction)
+        flipped = self.attack is not None and flight.device in self.attack.flips_labels
+        training = TrainJob(flight.number, flight.device, flight.weights, objective, flipped, flight.correction)
         flight.ticket = self.executor.submit(training, end)
 
     def _order_finish(self, flight: SimulatedFlight) -> None:
         """The job ends with the running epoch. A device that would have crashed after that does not."""
-        crash = self._crash_time(flight, self.faults.fate(flight.number) if self._faulty else FINE)
+        crash = flight.crash_time(self.faults.fate(flight.number) if self._faulty else FINE)
         passes = self.fleet.passes(flight.device, flight.objective.epochs or self.epochs)
         if not flight.stop_early(self.now, self.fleet, passes):
             return
@@ -288,20 +275,19 @@ class VirtualEngine(Engine):
     # Events
 
     def _end_job(self, flight: SimulatedFlight, trained: TrainingResult | None) -> None:
-        device = flight.device
         del self.flights[flight.number]
         if self._metered:
             self._spend(flight)
         else:  # the same without a call: 2 % of an event (`cabafl bench engine`)
             self.ledger.joules += flight.joules
-        self.idle.add(device)
+        self.idle.add(flight.device)
         if flight.abandoned:
-            self.method.on_idle(self, device)
+            self.method.on_idle(self, flight.device)
             return
         if trained is None:
             trained = TrainingResult(corrupted(flight.weights, flight.corrupt))
         elif self.attack is not None:
-            weights = self.attack.upload(flight.number, device, flight.weights, trained.weights)
+            weights = self.attack.upload(flight.number, flight.device, flight.weights, trained.weights)
             trained = trained._replace(weights=weights)
         seconds = flight.seconds if flight.fetched is None else self.now - flight.started
         self._take_upload(flight, trained, seconds)

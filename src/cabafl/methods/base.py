@@ -6,7 +6,7 @@ through `Server`.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
@@ -98,12 +98,6 @@ class Job(State):
 
     schedule: float = 1.0
     """Factor of ``training.schedule`` on the learning rate when the job was sent."""
-
-    @property
-    def told(self) -> Objective:
-        """What the device is told: the objective, with the factor of the schedule in ``lr_scale``."""
-        factor, objective = self.schedule, self.objective
-        return objective if factor == 1.0 else replace(objective, lr_scale=objective.lr_scale * factor)
 
 
 @dataclass(slots=True)

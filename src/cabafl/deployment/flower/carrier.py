@@ -10,6 +10,7 @@ from cabafl.deployment import wire
 from cabafl.deployment.log import Log
 from cabafl.deployment.messages import Described, Gone, Here, JobFailed, News, Nonsense, Ready, Trained
 from cabafl.deployment.server.carrier import Delivery, RunOnFleet
+from cabafl.engine.orders import told
 from cabafl.methods.base import FeatureKind, Job, Weights
 
 TRAIN, FEATURES, HELLO = "train", "query.features", "query.hello"  # message types
@@ -160,7 +161,7 @@ class FlowerCarrier:
     def send(self, jobs: Sequence[Job]) -> None:
         """See `Carrier`."""
         for job in jobs:
-            values = wire.job_values(self.run.id, job.number, job.told, "", job.correction is not None)
+            values = wire.job_values(self.run.id, job.number, told(job), "", job.correction is not None)
             if job.objective.hold:
                 self._to_hold.add(job.number)
             vector = wire.job_vector(job.weights, job.correction)

@@ -30,6 +30,7 @@ from cabafl.deployment.mqtt.link import (
     up_topic,
 )
 from cabafl.deployment.server.carrier import Delivery, RunOnFleet
+from cabafl.engine.orders import told
 from cabafl.errors import RunStopped
 from cabafl.methods.base import FeatureKind, Job, LossReason, Weights
 
@@ -269,7 +270,7 @@ class MqttCarrier:
             self._send_job(job, "" if model is None else model.topic)
 
     def _send_job(self, job: Job, topic: str) -> None:
-        values = wire.job_values(self.run.id, job.number, job.told, topic, job.correction is not None)
+        values = wire.job_values(self.run.id, job.number, told(job), topic, job.correction is not None)
         vector = wire.job_vector(job.weights[:0] if topic else job.weights, job.correction)
         self._publish(down_topic(job.device), "job", values, vector, expires=self.run.ttl)
 
