@@ -170,7 +170,7 @@ class VirtualEngine(Engine):
         same itself, which makes an event 4 % shorter (`cabafl bench engine`)."""
         flight.schedule = self._factor()
         fate = self.faults.fate(flight.number) if self._faulty else FINE
-        self.ledger.slowed += fate.stretch != 1.0
+        self.ledger.slowed += int(fate.stretch != 1.0)
         flight.plan(self.fleet, self.epochs, fate.stretch)
         flight.corrupt = fate.corrupt
         crash = flight.crash_time(fate)
