@@ -24,7 +24,6 @@ from cabafl.fleet import (
     Speeds,
     config_counts,
     gaussian_fleet,
-    passes_of,
     read_trace,
     tiered_fleet,
 )
@@ -37,6 +36,7 @@ from cabafl.learning.panel import Panel, choose_panel
 from cabafl.learning.probe import check_network
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Task
+from cabafl.learning.training import passes_of
 from cabafl.learning.weights import start_from
 from cabafl.loggers.finding import find_loggers
 from cabafl.methods.base import Method

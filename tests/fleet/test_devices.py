@@ -9,8 +9,7 @@ import pytest
 from cabafl import simulate
 from cabafl.assembly import assemble, make_fleet
 from cabafl.config import load_experiment
-from cabafl.fleet import Fleet, Power, config_counts, gaussian_fleet, passes_of, tiered_fleet
-from cabafl.learning.training import batches
+from cabafl.fleet import Fleet, Power, config_counts, gaussian_fleet, tiered_fleet
 from cabafl.power import BOARDS, BoardName
 from cabafl.tiers import CONFIGS, TIERS
 
@@ -28,15 +27,6 @@ def test_gaussian_times_follow_the_formula() -> None:
     assert fleet.job(1)[0] == pytest.approx(500 * per_sample[1] + 204.0)
     assert fleet.job(1, work=0.5)[0] == pytest.approx(250 * per_sample[1] + 204.0)
     assert fleet.job(1)[1] == pytest.approx(500 * per_sample[1] * 15 + 4 * 2)
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3, 7, 100])
-def test_passes_are_those_of_the_training(steps: int) -> None:
-    """Counted with the batches that training takes."""
-    sizes = np.array([1, 20, 21, 50, 133])
-    for size, found in zip(sizes.tolist(), passes_of(steps, 20, sizes), strict=True):
-        lengths = [len(batch) for epoch in range(steps) for batch in batches(size, 20, epoch)]
-        assert found == pytest.approx(sum(lengths[:steps]) / size)
 
 
 def test_a_job_that_ends_after_some_steps_takes_their_share_of_the_time(tmp_path: Path) -> None:

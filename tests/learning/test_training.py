@@ -11,8 +11,17 @@ from torch.nn import functional as F  # noqa: N812
 from cabafl.config import TrainingSection
 from cabafl.learning.dp import DpSgd
 from cabafl.learning.task import FlatModel
-from cabafl.learning.training import Cancelled, LocalTraining, batches, train
+from cabafl.learning.training import Cancelled, LocalTraining, batches, passes_of, train
 from cabafl.methods.base import Objective
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 100])
+def test_passes_are_those_of_the_training(steps: int) -> None:
+    """Counted with the batches that training takes."""
+    sizes = np.array([1, 20, 21, 50, 133])
+    for size, found in zip(sizes.tolist(), passes_of(steps, 20, sizes), strict=True):
+        lengths = [len(batch) for epoch in range(steps) for batch in batches(size, 20, epoch)]
+        assert found == pytest.approx(sum(lengths[:steps]) / size)
 
 
 def normed() -> nn.Module:

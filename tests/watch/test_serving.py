@@ -183,12 +183,24 @@ def test_metrics_beside_a_server_of_real_devices(run: Path, busy: int) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
         assert 'run="one"' in found.text
+        main, *others = page_priorities()
+        assert main == 19, "the page would take the processor from the run"
+        assert others.count(19) >= 1, "so would the thread that reads"
         for path in ("/", "/api/runs", "/login", "/api/session"):
             assert httpx.get(f"{url}{path}").status_code == 404
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/metrics")
     with pytest.raises(UserError, match="cannot be used"), command.exposing_metrics(busy, [run.parent]):
         pass
+
+
+def page_priorities() -> Iterator[int]:
+    """The nice values of all threads of the page that this process has started, the main thread first."""
+    here = os.getpid()
+    for child in Path(f"/proc/{here}/task/{here}/children").read_text(encoding="utf-8").split():
+        if b"--beside" in Path(f"/proc/{child}/cmdline").read_bytes():
+            for stat in sorted(Path(f"/proc/{child}/task").glob("*/stat"), key=lambda path: int(path.parent.name)):
+                yield int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[16])
 
 
 # Mistakes

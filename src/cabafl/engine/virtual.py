@@ -1,9 +1,8 @@
 """The engine in virtual time: a queue of future events, and simulated devices.
 
 Events are handled in the order (time, rank, serial): equal times in the order they were scheduled, evaluations last, so
-that an evaluation at time t includes everything that happened at t. When a job is dispatched, its duration and whether
-its result will be used are already known. Results that will not be used are never computed; all other jobs in flight
-are computed in parallel while the clock waits for the earliest one.
+that an evaluation at time t includes everything that happened at t. When a job is dispatched, its end is already known.
+A result that will not be used is never computed; all other jobs in flight are computed while the clock waits.
 """
 
 from dataclasses import replace
@@ -155,7 +154,8 @@ class VirtualEngine(Engine):
             flight.seconds, flight.joules = self.fleet.job(device)
             end = now + flight.seconds
             if end < FOREVER:
-                self._schedule_at(end, _FINISH, number)
+                self._serial = serial = self._serial + 1
+                heappush(self.queue, (end, 0, serial, _FINISH, number))
                 flight.needed = end <= self.horizon
         else:
             end = self._plan(flight)

@@ -1,7 +1,7 @@
 """The simulated devices: speeds, links, energy and faults."""
 
 from cabafl.fleet.attacks import Attack
-from cabafl.fleet.devices import Fleet, Speeds, config_counts, gaussian_fleet, passes_of, tiered_fleet
+from cabafl.fleet.devices import Fleet, Speeds, config_counts, gaussian_fleet, tiered_fleet
 from cabafl.fleet.faults import FINE, Absence, Fate, Faults, read_trace
 from cabafl.power import Power
 from cabafl.tiers import TIERS
@@ -18,7 +18,6 @@ __all__ = [
     "Speeds",
     "config_counts",
     "gaussian_fleet",
-    "passes_of",
     "read_trace",
     "tiered_fleet",
 ]

@@ -149,13 +149,6 @@ def tiered_fleet(
     )
 
 
-def passes_of(steps: int, batch_size: int, sizes: Ints) -> Floats:
-    """Passes over so many samples in ``steps`` steps of training; the last pass may be a part of one."""
-    per_pass = np.maximum(1, -(-sizes // batch_size))
-    whole, rest = np.divmod(steps, per_pass)
-    return whole + rest * batch_size / np.maximum(1, sizes)
-
-
 def config_counts(config: str, devices: int) -> dict[str, int]:
     """Devices per tier: a composition of the paper scaled from 100 to ``devices`` by largest remainders."""
     exact = np.array(CONFIGS[config]) * devices / 100

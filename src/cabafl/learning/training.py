@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -15,7 +16,7 @@ from cabafl.config import TrainingSection
 from cabafl.learning.augmentation import Augmentation
 from cabafl.learning.dp import DpSgd, drawn, make_private, per_sample_gradients
 from cabafl.learning.optimisers import make_optimiser
-from cabafl.methods.base import PLAIN, Objective
+from cabafl.methods.base import PLAIN, Floats, Ints, Objective
 from cabafl.rng import seed64
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -47,6 +48,13 @@ def sample_losses(output: Tensor, target: Tensor) -> Tensor:
 def steps_per_epoch(samples: int, batch_size: int) -> int:
     """Number of steps in a pass over the samples."""
     return max(1, math.ceil(samples / batch_size))
+
+
+def passes_of(steps: int, batch_size: int, sizes: Ints) -> Floats:
+    """Passes over so many samples in ``steps`` steps of training; the last pass may be a part of one."""
+    per_pass = np.maximum(1, -(-sizes // batch_size))
+    whole, rest = np.divmod(steps, per_pass)
+    return whole + rest * batch_size / np.maximum(1, sizes)
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,11 @@ from cabafl.deployment.folder.layout import Device
 from cabafl.deployment.greeting import Greeting
 from cabafl.deployment.messages import FeatureQuery, FeatureReply, TrainingJob, TrainingReply
 from cabafl.errors import UserError
-from cabafl.fleet import passes_of
 from cabafl.learning.builtin_tasks import find_task
 from cabafl.learning.dp import epsilon_of, sampling_rate
 from cabafl.learning.spec import TaskSpec
 from cabafl.learning.task import Control, Task, TrainingResult
-from cabafl.learning.training import Cancelled
+from cabafl.learning.training import Cancelled, passes_of
 from cabafl.names import is_function
 from cabafl.samples import hub_options, make_data
 
