@@ -42,7 +42,8 @@ SETTINGS = [
 ]
 COMMANDS = {
     "simulated": ["run", *SETTINGS, "data.devices=4"],
-    "deployed": ["deploy", "local", *SETTINGS, "--devices", "3", "--time-scale", "1000"],
+    # Without workers: no evaluation is under way while jobs pass.
+    "deployed": ["deploy", "local", *SETTINGS, "run.workers=0", "--devices", "3", "--time-scale", "1000"],
 }
 WATCHES = (
     "cli/",

