@@ -102,3 +102,14 @@ def test_free_ports_differ() -> None:
     ports = free_ports(5)
     assert len(set(ports)) == 5
     assert not any(answers(port) for port in ports)
+
+
+def test_priorities_count_but_the_terminal_does_not_reach_them(tmp_path: Path) -> None:
+    """A session of its own would make `nice` useless on Linux; the parent's group would get the terminal's Ctrl-C."""
+    children = Children(tmp_path)
+    child = children.start("child", [sys.executable, "-c", "import time; time.sleep(60)"], os.environ, tmp_path)
+    try:
+        assert os.getsid(child.process.pid) == os.getsid(0)
+        assert os.getpgid(child.process.pid) == child.process.pid
+    finally:
+        children.stop()

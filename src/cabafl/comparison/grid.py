@@ -257,7 +257,8 @@ def _start(run: GridRun) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # the terminal's Ctrl-C does not reach the run; the comparison forwards it once
+            process_group=0,  # the terminal's Ctrl-C does not reach the run; the comparison forwards it once. Not a new
+            # session: Linux may weigh priorities within a session only, and `nice cabafl compare` would be in vain
         )
 
 

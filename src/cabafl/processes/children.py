@@ -68,7 +68,8 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches this process only, which then stops them in order
+                process_group=0,  # Ctrl-C reaches this process only, which then stops them in order. Not a new session:
+                # Linux may weigh priorities within a session only, and `nice cabafl deploy local` would be in vain
             )
         child = Child(name, process, log)
         self._running.append(child)
