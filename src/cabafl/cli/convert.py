@@ -30,7 +30,8 @@ Source = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="The .npz file to write; must not exist.")]
 Label = Annotated[
-    str | None, typer.Option(help="Column to learn, or several with commas; default: label, y, target or class.")
+    str | None,
+    typer.Option(help="Column to learn, or several with commas; default: label, labels, y, target or class."),
 ]
 User = Annotated[
     str | None, typer.Option(help="Column of the users; for pictures, a pattern (regular expression) for their paths.")
