@@ -122,6 +122,22 @@ def test_links_are_not_broken(path: Path) -> None:
     assert missing == []
 
 
+def on_github(path: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S), re.M
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_anchors_exist_on_github_too(path: Path) -> None:
+    """`make docs` checks those of the site. The API reference has its own, which are made from the code."""
+    links = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", path.read_text(encoding="utf-8"))
+    own = [(path.parent / page if page else path, anchor) for page, anchor in links if not page.startswith("http")]
+    assert [anchor for page, anchor in own if page.parent != DOCS / "reference" and anchor not in on_github(page)] == []
+
+
 def test_example_files_named_in_the_documents_exist() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in PAGES)
     assert [f for f in re.findall(r"experiments/[\w.-]+\.toml", text) if not (ROOT / f).is_file()] == []
