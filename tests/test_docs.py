@@ -89,24 +89,24 @@ def test_every_command_is_in_the_table_of_commands() -> None:
 
 def test_layers_of_the_architecture_page_are_those_that_are_checked() -> None:
     checked = (ROOT / ".importlinter").read_text(encoding="utf-8").split("layers =\n")[1].split()
-    shown = page("architecture.md").split("rooms on one line")[1].split("```")[1].split()
+    shown = page("architecture.md").split("those on one line")[1].split("```")[1].split()
     assert shown == [name.removeprefix("cabafl.") for name in checked]
 
 
-def test_every_room_is_explained_on_the_architecture_page() -> None:
+def test_every_package_and_module_is_explained_on_the_architecture_page() -> None:
     paths = sorted((ROOT / "src" / "cabafl").iterdir())
-    rooms = [path.name for path in paths if path.suffix == ".py" and "__" not in path.name]
-    rooms += [f"{path.name}/" for path in paths if path.is_dir() and "__" not in path.name]
-    table = page("architecture.md").split("\n## Rooms\n")[1].split("\n\n")[1]
-    assert len(rooms) > 20
-    assert [room for room in rooms if f"`{room}`" not in table] == []
+    names = [path.name for path in paths if path.suffix == ".py" and "__" not in path.name]
+    names += [f"{path.name}/" for path in paths if path.is_dir() and "__" not in path.name]
+    table = page("architecture.md").split("\n## Packages and modules\n")[1].split("\n\n")[1]
+    assert len(names) > 20
+    assert [name for name in names if f"`{name}`" not in table] == []
 
 
 def test_files_named_on_the_architecture_page_exist() -> None:
     named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)[`:]", page("architecture.md"))
     assert len(named) > 20
     package = ROOT / "src" / "cabafl"
-    folders = [package, package / "deployment", ROOT]  # the room of real devices names its own folders
+    folders = [package, package / "deployment", ROOT]  # what is said of real devices names its own folders
     assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
 
 
