@@ -53,7 +53,7 @@ def test_the_example_of_a_function(tmp_path: Path) -> None:
 
 
 def test_the_transcript_of_a_table(tmp_path: Path) -> None:
-    title = "Tables, time series and pictures"
+    title = "Tables, time series and images"
     run_python(title, tmp_path)
     [transcript] = blocks(title, "")
     shown = transcript.splitlines()

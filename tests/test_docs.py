@@ -89,24 +89,24 @@ def test_every_command_is_in_the_table_of_commands() -> None:
 
 def test_layers_of_the_architecture_page_are_those_that_are_checked() -> None:
     checked = (ROOT / ".importlinter").read_text(encoding="utf-8").split("layers =\n")[1].split()
-    shown = page("architecture.md").split("rooms on one line")[1].split("```")[1].split()
+    shown = page("architecture.md").split("those on one line")[1].split("```")[1].split()
     assert shown == [name.removeprefix("cabafl.") for name in checked]
 
 
-def test_every_room_is_explained_on_the_architecture_page() -> None:
+def test_every_package_and_module_is_explained_on_the_architecture_page() -> None:
     paths = sorted((ROOT / "src" / "cabafl").iterdir())
-    rooms = [path.name for path in paths if path.suffix == ".py" and "__" not in path.name]
-    rooms += [f"{path.name}/" for path in paths if path.is_dir() and "__" not in path.name]
-    table = page("architecture.md").split("\n## Rooms\n")[1].split("\n\n")[1]
-    assert len(rooms) > 20
-    assert [room for room in rooms if f"`{room}`" not in table] == []
+    names = [path.name for path in paths if path.suffix == ".py" and "__" not in path.name]
+    names += [f"{path.name}/" for path in paths if path.is_dir() and "__" not in path.name]
+    table = page("architecture.md").split("\n## Packages and modules\n")[1].split("\n\n")[1]
+    assert len(names) > 20
+    assert [name for name in names if f"`{name}`" not in table] == []
 
 
 def test_files_named_on_the_architecture_page_exist() -> None:
     named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)[`:]", page("architecture.md"))
     assert len(named) > 20
     package = ROOT / "src" / "cabafl"
-    folders = [package, package / "deployment", ROOT]  # the room of real devices names its own folders
+    folders = [package, package / "deployment", ROOT]  # what is said of real devices names its own folders
     assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
 
 
@@ -120,6 +120,22 @@ def test_links_are_not_broken(path: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     missing = [t for t in targets if not t.startswith("http") and not (path.parent / t).exists()]
     assert missing == []
+
+
+def on_github(path: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S), re.M
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_anchors_exist_on_github_too(path: Path) -> None:
+    """`make docs` checks those of the site. The API reference has its own, which are made from the code."""
+    links = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", path.read_text(encoding="utf-8"))
+    own = [(path.parent / page if page else path, anchor) for page, anchor in links if not page.startswith("http")]
+    assert [anchor for page, anchor in own if page.parent != DOCS / "reference" and anchor not in on_github(page)] == []
 
 
 def test_example_files_named_in_the_documents_exist() -> None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class TwoLayers(nn.Module):
-    """One hidden layer for vectors and pictures."""
+    """One hidden layer for vectors and images."""
 
     feature_layer = "hidden"  # the module whose output CaBaFL collects, unless model.feature_layer names another
 

@@ -1,4 +1,4 @@
-"""Names that experiment files accept: `config` validates them, the rooms that implement them use them too.
+"""Names that experiment files accept: `config` validates them, the packages that implement them use them too.
 
 Imports nothing heavy: `cabafl --help` and `cabafl config` load this module.
 """

@@ -64,7 +64,8 @@ def _explained(model: type[BaseModel], errors: Sequence[ErrorDetails], section: 
 def _unknown_key(model: type[BaseModel], error: ErrorDetails, section: str) -> str:
     path = [str(part) for part in error["loc"]]
     name = path[-1]
-    hint = nearest(name, _fields(model, path[:-1]))
+    beside = ["name"] if section == "method" and len(path) == 1 else []  # the keys of a method stand beside its name
+    hint = nearest(name, [*_fields(model, path[:-1]), *beside])
     homes = [] if isinstance(error["input"], dict) else [key for key in _keys(model) if key.rpartition(".")[2] == name]
     if homes:  # the key of another table, or without its table
         hint = f", did you mean {' or '.join(map(repr, homes))}?"

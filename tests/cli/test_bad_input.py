@@ -50,6 +50,7 @@ def nan_arrays(root: Path) -> str:
 NUMBERS = ["task.name=regression", "data.dataset=synthetic", "data.partition=natural", "model.name=mlp"]
 BAD: dict[str, tuple[list[str] | Callable[[Path], list[str]], str]] = {
     "wrong key": (["method.gama=0.3"], "method.gama = 0.3: unknown key, did you mean 'gamma'?"),
+    "name of the method": (["method.nme=fedavg"], "method.nme = 'fedavg': unknown key, did you mean 'name'?"),
     "wrong section key": (["data.betta=0.3"], "data.betta = 0.3: unknown key, did you mean 'beta'?"),
     "value for a section": (["data=synthetic"], "data = 'synthetic': is a section; accepted: data.KEY=VALUE; `cabafl"),
     "unknown section": (["fleat.slots=3"], "fleat = {'slots': 3}: unknown key, did you mean 'fleet'?"),

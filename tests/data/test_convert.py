@@ -243,7 +243,7 @@ def test_pictures_with_test_folders_sizes_and_colours(tmp_path: Path, run: Any) 
 
 
 BAD: dict[str, tuple[list[str], str]] = {
-    "no source": (["none.csv"], "none.csv: not found; accepted: a folder of pictures, or a table (.csv, "),
+    "no source": (["none.csv"], "none.csv: not found; accepted: a folder of images, or a table (.csv, "),
     "ending": (["t.doc"], "t.doc: not a known ending; accepted: .csv, .tsv"),
     "no table": (["bad.csv"], "data file bad.csv cannot be used: "),
     "no rows": (["empty.csv"], "data file empty.csv cannot be used: it has no rows"),
@@ -298,24 +298,24 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["times.csv", "--window", "1", "--time", "at"],
         "column 'at' has text and numbers (such as '2'); one expected",
     ),
-    "numbers of pictures": (["in", "--numbers"], "--numbers: only for tables; in is a folder of pictures"),
-    "scale of pictures": (["in", "--no-scale"], "--no-scale: only for tables; in is a folder of pictures"),
+    "numbers of pictures": (["in", "--numbers"], "--numbers: only for tables; in is a folder of images"),
+    "scale of pictures": (["in", "--no-scale"], "--no-scale: only for tables; in is a folder of images"),
     "time with gaps": (
         ["gaps.csv", "--label", "mood", "--features", "count", "--window", "1", "--time", "heat"],
         "missing val",
     ),
     "no time": (["t.csv", "--label", "mood", "--window", "2", "--time", "at"], "there is no column 'at'"),
-    "size of a table": (["t.csv", "--label", "mood", "--size", "3x3"], "--size: only for folders of pictures"),
+    "size of a table": (["t.csv", "--label", "mood", "--size", "3x3"], "--size: only for folders of images"),
     "size": (["in", "--size", "3"], "--size = '3': accepted: width x height in pixels, e.g. 32x32"),
-    "label of pictures": (["in", "--label", "mood"], "--label: only for tables; in is a folder of pictures"),
+    "label of pictures": (["in", "--label", "mood"], "--label: only for tables; in is a folder of images"),
     "pattern": (["in", "--user", "("], "--user = '(': not a regular expression"),
-    "no match": (["in", "--user", "w(\\d)"], "does not match a/1.png; accepted: a pattern for every picture"),
+    "no match": (["in", "--user", "w(\\d)"], "does not match a/1.png; accepted: a pattern for every image"),
     "sizes": (["in"], "2.png cannot be used: it is 3x3, others are 6x4; scale all with --size 6x4"),
-    "no folders": (["hollow"], "it has no folders; accepted: one folder of pictures per class"),
-    "no pictures": (["bare"], "data file bare/a cannot be used: no pictures in it; accepted: files with .png"),
-    "no picture": (["odd"], "1.png cannot be used: not a picture"),
-    "16 bits": (["deep"], "a picture of type I;16; accepted: 8 bits a channel"),
-    "unseen class": (["unseen"], "the class c is not among the training pictures"),
+    "no folders": (["hollow"], "it has no folders; accepted: one folder of images per class"),
+    "no pictures": (["bare"], "data file bare/a cannot be used: no images in it; accepted: files with .png"),
+    "no picture": (["odd"], "1.png cannot be used: not an image"),
+    "16 bits": (["deep"], "an image of type I;16; accepted: 8 bits a channel"),
+    "unseen class": (["unseen"], "the class c is not among the training images"),
 }
 
 

@@ -34,7 +34,7 @@ def test_what_is_left_out_is_noted(tmp_path: Path) -> None:
     assert len(picture_arrays(tmp_path, PictureOptions(), notes)["x_test"]) == 2
     assert notes == [
         "left out: val; test is for testing",
-        f"left out, in no folder of a class: 1 pictures in {tmp_path}/train",
+        f"left out, in no folder of a class: 1 images in {tmp_path}/train",
     ]
 
 
@@ -60,7 +60,7 @@ def test_folders_that_are_only_partly_split_are_refused(paths: list[str], says: 
 def test_a_class_without_pictures_is_refused(tmp_path: Path) -> None:
     make(tmp_path, "cat/1.png", "dog/1.png")
     (tmp_path / "__MACOSX").mkdir()
-    with pytest.raises(UserError, match=r"__MACOSX cannot be used: no pictures in it; accepted: files with .png"):
+    with pytest.raises(UserError, match=r"__MACOSX cannot be used: no images in it; accepted: files with .png"):
         picture_arrays(tmp_path, PictureOptions(), [])
 
 

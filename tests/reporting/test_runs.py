@@ -122,7 +122,7 @@ def test_broken_event_log_is_one_line_that_names_the_file(tmp_path: Path, line: 
 
 
 def test_nothing_to_report_on(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no finished run"):
+    with pytest.raises(UserError, match=r"no finished run found; accepted: .*, unfinished ones with --unfinished"):
         load_runs([tmp_path])
     with pytest.raises(UserError, match="not a folder"):
         load_runs([tmp_path / "missing"])

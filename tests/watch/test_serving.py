@@ -257,8 +257,8 @@ def test_a_port_of_others_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     ("content", "mode", "said"),
     [
         ("correct horse battery\n", 0o644, "others can read it; accepted: a file of mode 600"),
-        ("short\n", 0o600, "a password of 5 letters; accepted: 12 or more"),
-        ("\n", 0o600, "a password of 0 letters; accepted: 12 or more"),
+        ("short\n", 0o600, "a password of 5 characters; accepted: 12 or more"),
+        ("\n", 0o600, "a password of 0 characters; accepted: 12 or more"),
     ],
 )
 def test_bad_passwords(

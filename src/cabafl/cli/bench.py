@@ -27,7 +27,7 @@ def _group(context: typer.Context, quick: Quick = False, repetitions: Repetition
     """Measure the speed and memory of cabafl on this machine.
 
     Competing programs are measured in turns and compared by their ratio, with its spread. Without a command, runs all
-    benchmarks but deploy.
+    benchmarks but deploy and soak.
     """
     if context.invoked_subcommand is None:
         _measure(SECTIONS, quick, repetitions, out)
@@ -35,7 +35,7 @@ def _group(context: typer.Context, quick: Quick = False, repetitions: Repetition
 
 @app.command("all")
 def everything(quick: Quick = False, repetitions: Repetitions = None, out: Out = None) -> None:
-    """Run all benchmarks but deploy."""
+    """Run all benchmarks but deploy and soak."""
     _measure(SECTIONS, quick, repetitions, out)
 
 

@@ -25,15 +25,16 @@ DEVICES, ENOUGH = 100, 4000  # as many as there are by default, and samples that
 Source = Annotated[
     Path,
     typer.Argument(
-        metavar="SOURCE", help="A table (.csv, .tsv, .parquet), or a folder with one of pictures per class."
+        metavar="SOURCE", help="A table (.csv, .tsv, .parquet), or a folder of images with a subfolder per class."
     ),
 ]
 Out = Annotated[Path, typer.Option(help="The .npz file to write; must not exist.")]
 Label = Annotated[
-    str | None, typer.Option(help="Column to learn, or several with commas; default: label, y, target or class.")
+    str | None,
+    typer.Option(help="Column to learn, or several with commas; default: label, labels, y, target or class."),
 ]
 User = Annotated[
-    str | None, typer.Option(help="Column of the users; for pictures, a pattern (regular expression) for their paths.")
+    str | None, typer.Option(help="Column of the users; for images, a pattern (regular expression) for their paths.")
 ]
 Features = Annotated[
     str | None, typer.Option(help="Columns of the inputs, with commas; default: all others with numbers.")
@@ -46,7 +47,7 @@ Window = Annotated[int | None, typer.Option(help="Time series: rows per sample."
 Stride = Annotated[int | None, typer.Option(help="Time series: rows between windows; default: a window.")]
 Series = Annotated[str | None, typer.Option(help="Time series: column that tells recordings apart.")]
 Time = Annotated[str | None, typer.Option(help="Time series: column to sort the rows by.")]
-Size = Annotated[str | None, typer.Option(metavar="WxH", help="Pictures: scale all to this size.")]
+Size = Annotated[str | None, typer.Option(metavar="WxH", help="Images: scale all to this size.")]
 
 
 def convert(
@@ -65,7 +66,7 @@ def convert(
     time: Time = None,
     size: Size = None,
 ) -> None:
-    """Make a .npz file of a table, of time series in a table, or of folders of pictures."""
+    """Make a .npz file of a table, of time series in a table, or of folders of images."""
     from cabafl.data.convert import Conversion
     from cabafl.data.convert import convert as make
     from cabafl.data.tables import Columns

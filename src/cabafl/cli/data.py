@@ -37,7 +37,7 @@ def list_() -> None:
 def fetch(
     name: Annotated[str, typer.Argument(help="A name from `cabafl data list`.")],
     root: Annotated[
-        Path | None, typer.Option(help="Target folder; default: $CABAFL_DATA, else ~/.cache/cabafl/data.")
+        Path | None, typer.Option(help="Target folder; default: NAME in $CABAFL_DATA, else in ~/.cache/cabafl/data.")
     ] = None,
     given: Annotated[
         Path | None,

@@ -114,7 +114,7 @@ def _password(file: Path | None) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if text is not None and len(text) < 12:
-        raise UserError(f"{name}: a password of {len(text)} letters; accepted: 12 or more")
+        raise UserError(f"{name}: a password of {len(text)} characters; accepted: 12 or more")
     return text
 
 

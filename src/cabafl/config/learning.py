@@ -63,7 +63,7 @@ class TrainingSection(Section):
     schedule_floor: float = Field(0.01, gt=0, lt=1, description="cosine: factor on the learning rate at its end")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target that goes to all classes alike")
     augment: str | None = Field(
-        None, description="random changes of pictures: crop | flip | crop-flip | my_module:my_function"
+        None, description="random changes of training images: crop | flip | crop-flip | my_module:my_function"
     )
 
     @model_validator(mode="after")

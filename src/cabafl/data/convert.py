@@ -1,4 +1,4 @@
-"""`cabafl data convert`: tables, time series in tables, and folders of pictures become a .npz file (see `npz`).
+"""`cabafl data convert`: tables, time series in tables, and folders of images become a .npz file (see `npz`).
 
 The file also keeps what a network needs to be used again: the names of classes and features, and the normalisation,
 which is that of the training samples.
@@ -71,7 +71,7 @@ def convert(source: Path, out: Path, how: Conversion) -> Converted:
     if how.test_share is not None and not 0 < how.test_share < 1:
         raise UserError(f"--test-share = {how.test_share:g}: accepted: above 0 and below 1")
     if not source.exists():
-        raise UserError(f"{source}: not found; accepted: a folder of pictures, or a table ({', '.join(TABLES)})")
+        raise UserError(f"{source}: not found; accepted: a folder of images, or a table ({', '.join(TABLES)})")
     notes: list[str] = []
     try:
         arrays = _pictures(source, how, notes) if source.is_dir() else _table(source, how, notes)
@@ -111,7 +111,7 @@ def _write(out: Path, arrays: Arrays) -> None:
 
 def _table(source: Path, how: Conversion, notes: list[str]) -> Arrays:
     if how.pictures is not None and how.pictures.size is not None:
-        raise UserError(f"--size: only for folders of pictures; {source} is a file")
+        raise UserError(f"--size: only for folders of images; {source} is a file")
     complain = partial(corrupt, source)
     frame = tidy(read_table(source), complain)
     columns, unnamed = _without_unnamed(frame, how.columns)
@@ -179,7 +179,7 @@ def read_table(source: Path) -> "pd.DataFrame":
 
     name = source.name.lower()
     if not name.endswith(TABLES):
-        raise UserError(f"{source}: not a known ending; accepted: {', '.join(TABLES)}, or a folder of pictures")
+        raise UserError(f"{source}: not a known ending; accepted: {', '.join(TABLES)}, or a folder of images")
     try:
         frame = (
             pd.read_parquet(source)
@@ -240,7 +240,7 @@ def _pictures(source: Path, how: Conversion, notes: list[str]) -> Arrays:
     }
     strange: Sequence[str] = [option for option, value in given.items() if value]
     if strange or how.windows is not None:
-        raise UserError(f"{(*strange, '--window')[0]}: only for tables; {source} is a folder of pictures")
+        raise UserError(f"{(*strange, '--window')[0]}: only for tables; {source} is a folder of images")
     options = how.pictures or PictureOptions()
     arrays = picture_arrays(source, options, notes)
     if "x_test" in arrays:

@@ -1,4 +1,4 @@
-"""Folders of pictures: the name of a folder is the class of the pictures in it."""
+"""Folders of images: the name of a folder is the class of the images in it."""
 
 import re
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "valida
 
 @dataclass(frozen=True)
 class PictureOptions:
-    """``user``: a regular expression for the path of a picture; its first group, or all it matches, is the user.
-    ``size``: (width, height) to scale all pictures to; None: they have one size."""
+    """``user``: a regular expression for the path of an image; its first group, or all it matches, is the user.
+    ``size``: (width, height) to scale all images to; None: they have one size."""
 
     user: str | None = None
     size: tuple[int, int] | None = None
@@ -30,7 +30,7 @@ def picture_arrays(folder: Path, how: PictureOptions, notes: list[str]) -> dict[
     roots = _roots(folder, notes)
     classes = [path.name for path in _folders(roots["train"])]
     if not classes:
-        raise corrupt(folder, "it has no folders; accepted: one folder of pictures per class")
+        raise corrupt(folder, "it has no folders; accepted: one folder of images per class")
     pictures = {part: _find(root, classes, notes) for part, root in roots.items()}
     arrays: dict[str, NDArray[Any]] = {"class_names": np.array(classes)}
     if how.user is not None:
@@ -52,7 +52,7 @@ def _is_picture(path: Path) -> bool:
 
 
 def _roots(folder: Path, notes: list[str]) -> dict[str, Path]:
-    """The folders of the training and the test pictures; only ``folder`` if it is not split. A folder with such a name
+    """The folders of the training and the test images; only ``folder`` if it is not split. A folder with such a name
     and no folders in it is a class."""
     parts = {
         path.name.lower(): path for path in _folders(folder) if path.name.lower() in TRAIN + TEST and _folders(path)
@@ -74,14 +74,14 @@ def _roots(folder: Path, notes: list[str]) -> dict[str, Path]:
 def _find(root: Path, classes: list[str], notes: list[str]) -> list[Path]:
     strange = [path.name for path in _folders(root) if path.name not in classes]
     if strange:
-        raise corrupt(root, f"the class {strange[0]} is not among the training pictures")
+        raise corrupt(root, f"the class {strange[0]} is not among the training images")
     loose = sum(map(_is_picture, root.iterdir()))
-    notes += [f"left out, in no folder of a class: {loose} pictures in {root}"] if loose else []
+    notes += [f"left out, in no folder of a class: {loose} images in {root}"] if loose else []
     found = {name: sorted(filter(_is_picture, (root / name).rglob("*"))) for name in classes}
     bare = next((name for name, pictures in found.items() if not pictures and (root / name).is_dir()), None)
     if bare is not None or not any(found.values()):
         where = root if bare is None else root / bare
-        raise corrupt(where, f"no pictures in it; accepted: files with {', '.join(ENDINGS)}")
+        raise corrupt(where, f"no images in it; accepted: files with {', '.join(ENDINGS)}")
     return [path for pictures in found.values() for path in pictures]
 
 
@@ -91,17 +91,17 @@ def _pixels(path: Path, how: PictureOptions) -> NDArray[np.uint8]:
     try:
         with Image.open(path) as picture:
             if picture.mode.startswith(("I", "F")):
-                raise corrupt(path, f"a picture of type {picture.mode}; accepted: 8 bits a channel")
+                raise corrupt(path, f"an image of type {picture.mode}; accepted: 8 bits a channel")
             shown = picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB")
             return np.asarray(shown if how.size is None else shown.resize(how.size))
     except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError) as error:
-        raise corrupt(path, f"not a picture: {error}") from None
+        raise corrupt(path, f"not an image: {error}") from None
 
 
 def _same_form(
     pixels: dict[str, list[NDArray[np.uint8]]], paths: dict[str, list[Path]]
 ) -> dict[str, NDArray[np.uint8]]:
-    """Arrays of one size; grey pictures become RGB if there are RGB pictures beside them."""
+    """Arrays of one size; grey images become RGB if there are RGB images beside them."""
     first = pixels["train"][0].shape[:2]
     for part, found in pixels.items():
         for path, each in zip(paths[part], found, strict=True):
@@ -120,9 +120,7 @@ def _same_form(
 def _user(path: Path, pattern: str) -> str:
     found = re.search(pattern, path.as_posix())
     if found is None:
-        raise UserError(
-            f"--user = {pattern!r}: does not match {path.as_posix()}; accepted: a pattern for every picture"
-        )
+        raise UserError(f"--user = {pattern!r}: does not match {path.as_posix()}; accepted: a pattern for every image")
     user = found[1] if found.re.groups else found[0]
     if not user:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Random changes of training samples, drawn anew for every step: cut-outs and mirror images of pictures."""
+"""Random changes of training samples, drawn anew for every step: shifted and mirrored images."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 from cabafl.errors import UserError
 from cabafl.own_code import find_own, reason
 
-_MARGIN = 8  # pictures are shifted by up to an eighth of their side
+_MARGIN = 8  # images are shifted by up to an eighth of their side
 
 
 class Augmentation(Protocol):
@@ -19,7 +19,7 @@ class Augmentation(Protocol):
 
 
 def crop(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Shifts each picture by up to an eighth of its sides; what was outside is zero."""
+    """Shifts each image by up to an eighth of its sides; what was outside is zero."""
     count, _, height, width = x.shape
     up, left = height // _MARGIN, width // _MARGIN
     padded = F.pad(x, (left, left, up, up))
@@ -30,7 +30,7 @@ def crop(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def flip(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirrors half of the pictures, left to right."""
+    """Mirrors half of the images, left to right."""
     mirrored = torch.rand(len(x), generator=generator) < 0.5
     return torch.where(mirrored.to(x.device)[:, None, None, None], x.flip(3), x)
 
@@ -57,7 +57,7 @@ def check_augmentation(name: str | None, x: Tensor) -> None:
     if augment is None:
         return
     if name in _BUILT_IN and x.dim() != 4:
-        raise UserError(f"training.augment = {name!r}: is for pictures; accepted: package.module:function")
+        raise UserError(f"training.augment = {name!r}: is for images; accepted: package.module:function")
     try:
         changed = augment(x, generator=torch.Generator().manual_seed(0))
         fits = isinstance(changed, Tensor) and changed.shape == x.shape and changed.dtype == x.dtype

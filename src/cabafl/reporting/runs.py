@@ -164,7 +164,8 @@ def load_runs(
         else:
             warn(f"{folder}: not finished (it has no {SUMMARY}); left out")
     if not finished:
-        raise UserError(f"{', '.join(map(str, paths))}: no finished run found; accepted: folders of `cabafl run`")
+        accepted = "folders of `cabafl run`" + ("" if unfinished else ", unfinished ones with --unfinished")
+        raise UserError(f"{', '.join(map(str, paths))}: no finished run found; accepted: {accepted}")
     named = finished if labels else _labelled(finished)
     return _deduplicated([_marked(run, keep=bool(labels)) for run in named], warn)
 

@@ -202,7 +202,7 @@ class Device:
     processor: str = "cpu"
     pace: float | None = None  # minimum seconds per job: lets a fast machine imitate a slow one
     heartbeat: int = 30  # seconds, the keep-alive time of MQTT: after 1.5 times as long in silence it counts as lost
-    allow_modules: bool = False  # let the server choose any installed class as model, task or optimiser
+    allow_modules: bool = False  # let the server choose installed code: model, task, optimiser, augmentation, data
     terms: Terms = field(default_factory=Terms)
     when: When = field(default_factory=When)
     limits: Resources = field(default_factory=Resources)
