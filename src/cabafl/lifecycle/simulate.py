@@ -5,7 +5,7 @@ import html
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,9 +58,6 @@ class Result:
     summary: dict[str, Any]
     """The content of ``summary.json``."""
 
-    metrics: "pd.DataFrame"
-    """One row per evaluation, with the columns of ``metrics.csv``."""
-
     model: nn.Module
     """The last global model, or the average of all with ``run.average``; in evaluation mode."""
 
@@ -69,6 +66,13 @@ class Result:
 
     rows: tuple[Evaluated, ...] = ()
     """The evaluations as they were recorded."""
+
+    @cached_property
+    def metrics(self) -> "pd.DataFrame":
+        """One row per evaluation, with the columns of ``metrics.csv``."""
+        import pandas as pd  # here, because importing pandas takes a tenth of a short run
+
+        return pd.DataFrame([row.numbers for row in self.rows], columns=list(self.rows[0].columns))
 
     def __repr__(self) -> str:
         where = "nothing written" if self.folder is None else str(self.folder)
@@ -359,12 +363,9 @@ def carry_out(
     finally:
         if folder is not None:
             folder.close()
-    import pandas as pd  # here, because importing pandas delays the start
-
     model.load(engine.result)
-    metrics = pd.DataFrame([row.numbers for row in run.rows], columns=list(run.rows[0].columns))
     where = None if folder is None else folder.path
-    return Result(summary, metrics, model.network.eval(), where, tuple(run.rows))
+    return Result(summary, model.network.eval(), where, tuple(run.rows))
 
 
 def make_engine(
