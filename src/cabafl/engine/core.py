@@ -18,11 +18,13 @@ from cabafl.engine.changes import Value
 from cabafl.engine.defence import AUTOMATIC, LARGEST_UPLOAD, Defaults, Defence, DefenceRules
 from cabafl.engine.handed import (
     MODEL_SQUARE,
+    amount,
     check_attributes,
     check_correction,
-    check_objective,
-    check_published,
-    check_vector,
+    finite_vector,
+    usable_objective,
+    usable_vector,
+    whole,
 )
 from cabafl.engine.idle import IdleSet
 from cabafl.engine.ledger import Ledger
@@ -133,7 +135,8 @@ class Engine(ABC):
         self.now = 0.0
         self.version = 0
         self.model = setup.initial
-        self._shape = setup.initial.shape
+        self._shape, self._type = setup.initial.shape, setup.initial.dtype
+        self._usual = PLAIN  # the last objective that was found usable
         self.averaging = setup.average
         self.average = None if setup.average is None else RunningAverage(setup.initial)
         self.ledger = Ledger()
@@ -170,10 +173,12 @@ class Engine(ABC):
         The norm tells that at the price of one product: 0.4 of 9.5 µs where every upload publishes a small model
         (`cabafl bench engine`).
         """
-        usual = isinstance(weights, ndarray) and weights.shape == self._shape
+        usual = type(weights) is ndarray and weights.shape == self._shape and weights.dtype is self._type
         self._bounded = usual and float(weights.dot(weights)) <= MODEL_SQUARE
         if not self._bounded:
-            check_published(weights, self.initial, f"{self._at_once('publishes')}, as version {self.version + 1},")
+            who = f"{self._at_once('publishes')}, as version {self.version + 1},"
+            weights = finite_vector(weights, self.initial, who)
+            self._bounded = float(weights.dot(weights)) <= MODEL_SQUARE
         self.model = weights
         self.version += 1
         if self.average is not None:
@@ -216,7 +221,7 @@ class Engine(ABC):
         flight = self.flights.get(job)
         if flight is not None and not (flight.abandoned or flight.ready or flight.finishing):
             flight.finishing = True
-            self.note("finish", job=job, device=flight.device)
+            self.note("finish", job=flight.number, device=flight.device)
             self._order_finish(flight)
 
     @abstractmethod
@@ -231,16 +236,20 @@ class Engine(ABC):
         if not flight.ready:
             raise RuntimeError(f"job {job} is not ready: only a result that a device holds can be fetched")
         flight.fetched = self.now
-        self.note("fetch", job=job, device=flight.device)
+        self.note("fetch", job=flight.number, device=flight.device)
         self._order_fetch(flight)
 
     @abstractmethod
     def _order_fetch(self, flight: Any) -> None:
         """Tells the device of a job to upload the result that it holds."""
 
-    @abstractmethod
     def set_timer(self, delay: float, name: str) -> None:
         """See `Server.set_timer`."""
+        self._ring_at(self.now + amount(delay, f"{self._at_once('sets a timer')} with delay"), name)
+
+    @abstractmethod
+    def _ring_at(self, time: float, name: str) -> None:
+        """Has `Method.on_timer` called at this time."""
 
     @abstractmethod
     def collect_features(
@@ -248,30 +257,41 @@ class Engine(ABC):
     ) -> None:
         """See `Server.collect_features`."""
 
+    def _query(self, weights: Weights, timeout: float | None) -> tuple[Weights, float | None]:
+        """The model and the timeout of a feature collection, once they are found usable."""
+        who = self._at_once("collects features")
+        vector = usable_vector(weights, self.initial, f"{who} of")
+        return vector, None if timeout is None or timeout == FOREVER else amount(timeout, f"{who} with timeout")
+
     # Accounting and shared rules
 
     def _book_dispatch(
-        self, device: int, weights: Weights, correction: Weights | None, objective: Objective
-    ) -> int | None:
-        """Counts a dispatch and returns the number of the new job; None if ``max_dispatches`` is reached."""
-        if objective is not PLAIN:
-            check_objective(objective, self._at_once("dispatches"))
-        if not isinstance(weights, ndarray) or weights.shape != self._shape:
-            check_vector(weights, self.initial, self._at_once("dispatches"))
+        self, device: int, weights: Weights, slot: int, objective: Objective, correction: Weights | None
+    ) -> tuple[int, int, int, int, Weights, Objective] | None:
+        """Counts a dispatch and returns what the new job begins with; None if ``max_dispatches`` is reached. Numbers of
+        other types than Python's become such: neither the record nor a checkpoint could have them."""
+        if type(device) is not int or type(slot) is not int:
+            who = f"{self._at_once('dispatches')} with"
+            device, slot = whole(device, f"{who} device"), whole(slot, f"{who} slot")
+        if objective is not PLAIN and objective is not self._usual:
+            if objective != self._usual:
+                self._usual = usable_objective(objective, self._at_once("dispatches"))
+            objective = self._usual
+        if type(weights) is not ndarray or weights.shape != self._shape or weights.dtype is not self._type:
+            weights = usable_vector(weights, self.initial, self._at_once("dispatches"))
+        if correction is not None:
+            check_correction(correction, self.initial, self._at_once("sends"))
         ledger = self.ledger
         number = ledger.dispatches
         if number >= self._most:
             return None
         self.idle.remove(device)
+        models = 1 if correction is None else 2
         ledger.dispatches = number + 1
-        ledger.downloads += 1
-        ledger.bytes += weights.nbytes
-        if correction is not None:
-            check_correction(correction, self.initial, self._at_once("sends"))
-            ledger.downloads += 1
-            ledger.bytes += correction.nbytes
+        ledger.downloads += models
+        ledger.bytes += models * weights.nbytes
         self._selected[device] += 1
-        return number
+        return number, device, slot, self.version, weights, objective
 
     def _factor(self) -> float:
         """The factor of the schedule on the learning rate of a job that is sent now."""

@@ -145,10 +145,10 @@ class VirtualEngine(Engine):
         correction: Weights | None = None,
     ) -> int | None:
         """See `Server.dispatch`. The result of a job that is held is computed when it is fetched."""
-        number = self._book_dispatch(device, weights, correction, objective)
-        if number is None:
+        booked = self._book_dispatch(device, weights, slot, objective, correction)
+        if booked is None:
             return None
-        now, version = self.now, self.version
+        now, (number, device, slot, version, weights, objective) = self.now, booked
         flight = SimulatedFlight(number, device, slot, version, weights, objective, correction, 1.0, now)
         if objective is PLAIN and correction is None and self._plain:
             flight.seconds, flight.joules = self.fleet.job(device)
@@ -225,7 +225,7 @@ class VirtualEngine(Engine):
         if flight is None:
             return
         self.ledger.losses["cancelled"] += 1
-        self.outbox.put(Lost(self.now, job, flight.device, flight.slot, "cancelled"))
+        self.outbox.put(Lost(self.now, flight.number, flight.device, flight.slot, "cancelled"))
         self.idle.add(flight.device)
 
     def _drop(self, number: int) -> SimulatedFlight | None:
@@ -251,14 +251,14 @@ class VirtualEngine(Engine):
         flights = ((flight.device, flight.since) for flight in self.flights.values() if not flight.held)
         self.ledger.idle_joules = self._meter.joules(self.now, chain(flights, self.away.items()))
 
-    def set_timer(self, delay: float, name: str) -> None:
-        """See `Server.set_timer`."""
-        self._schedule_at(self.now + delay, Kind.TIMER, name)
+    def _ring_at(self, time: float, name: str) -> None:
+        self._schedule_at(time, Kind.TIMER, name)
 
     def collect_features(
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
         """See `Server.collect_features`. Devices answer in parallel to training; one event marks the last answer."""
+        weights, timeout = self._query(weights, timeout)
         here = self.sizes > 0
         here[list(self.away)] = False
         asked = np.flatnonzero(here)

@@ -85,13 +85,14 @@ class WallEngine(OperatedEngine):
         correction: Weights | None = None,
     ) -> int | None:
         """See `Server.dispatch`."""
-        number = self._book_dispatch(device, weights, correction, objective)
-        if number is None:
+        booked = self._book_dispatch(device, weights, slot, objective, correction)
+        if booked is None:
             return None
-        factor = self._factor()
-        self.jobs.add(Flight(number, device, slot, self.version, weights, objective, correction, factor, self.now))
+        flight = Flight(*booked, correction, self._factor(), self.now)
+        self.jobs.add(flight)
+        number, device, slot, version, *_ = booked
         due = self.now + self.durations.votes.get(device, 0.0)
-        self.outbox.put(Dispatched(self.now, number, device, slot, self.version, due))
+        self.outbox.put(Dispatched(self.now, number, device, slot, version, due))
         return number
 
     def cancel(self, job: int) -> None:
@@ -101,7 +102,7 @@ class WallEngine(OperatedEngine):
             return
         self.ledger.losses["cancelled"] += 1
         self.jobs.cancel(flight)
-        self.outbox.put(Lost(self.now, job, flight.device, flight.slot, "cancelled"))
+        self.outbox.put(Lost(self.now, flight.number, flight.device, flight.slot, "cancelled"))
         self._free(flight.device)
 
     def _order_finish(self, flight: Flight) -> None:
@@ -117,14 +118,14 @@ class WallEngine(OperatedEngine):
             self.idle.add(device)
         return usable
 
-    def set_timer(self, delay: float, name: str) -> None:
-        """See `Server.set_timer`."""
-        self.alarms.set(self.now + delay, Alarm.TIMER, name)
+    def _ring_at(self, time: float, name: str) -> None:
+        self.alarms.set(time, Alarm.TIMER, name)
 
     def collect_features(
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
         """See `Server.collect_features`. ``instant`` has no effect here; there is always a timeout."""
+        weights, timeout = self._query(weights, timeout)
         timeout = timeout or self.slot_timeout() or COLLECTION_TIMEOUT
         asked = np.array(sorted(self.present), dtype=np.int64)
         self.ledger.feature_downloads += len(asked)
