@@ -184,7 +184,7 @@ class Engine(ABC):
         if self.average is not None:
             assert self.averaging is not None
             self.average.add(weights, self.averaging)
-        self.outbox.put(Published(self.now, self.version, facts))
+        (self.outbox.tell if facts else self.outbox.put)(Published(self.now, self.version, facts))
         every = self.limits.evaluate_versions
         if every is not None and self.version % every == 0:
             self._evaluate()
@@ -199,7 +199,7 @@ class Engine(ABC):
 
     def note(self, kind: str, /, **facts: Any) -> None:
         """See `Server.note`."""
-        self.outbox.put(Noted(self.now, kind, facts))
+        self.outbox.tell(Noted(self.now, kind, facts))
 
     @abstractmethod
     def dispatch(
