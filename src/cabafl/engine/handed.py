@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cabafl.engine.defence import LARGEST_MODEL
+from cabafl.engine.tensors import check_type
 from cabafl.errors import UserError
 from cabafl.methods.base import Method, Objective, Weights
 from cabafl.state import Encoder, attributes
@@ -102,7 +103,10 @@ def check_attributes(method: Method) -> None:
     for name, value in attributes(method).items():
         try:
             if name != "parameters":
-                Encoder().encode(value)
+                encoder = Encoder()
+                encoder.encode(value)
+                for array in encoder.arrays.values():
+                    check_type(array)
         except (TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
             raise UserError(f"method.name = {method.name!r}: its attribute {name!r}: {reason}") from None
