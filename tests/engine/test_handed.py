@@ -157,3 +157,13 @@ def test_a_timer_does_not_turn_the_clock_into_a_number_of_another_type() -> None
     [sent] = [event for event in made.events if isinstance(event, Dispatched)]
     assert sent.line().endswith('"due":3.0}')
     assert made.engine.method.heard == ["later", "upload"]  # type: ignore[attr-defined]
+
+
+def test_who_holds_results_must_hear_of_them() -> None:
+    class Deaf(Does):
+        on_ready = Method.on_ready
+
+    made = world(lambda s: None)
+    made.engine.method = Deaf(lambda s: s.dispatch(0, s.initial, 0, Objective(hold=True)))
+    with pytest.raises(UserError, match=r"^method.name = 'does': .* with Objective.hold, but has no on_ready"):
+        made.engine.start()

@@ -93,3 +93,7 @@ def test_names_that_the_record_has_already_are_one_line(event: Event, line: str)
     with pytest.raises(UserError, match=line):
         event.line()
     assert '"version":3' in Noted(1.0, "own", {"version": 3}).line()
+
+
+def test_a_job_that_never_ends_is_plain_json() -> None:
+    assert strict(Dispatched(0.5, 1, 2, 3, 4, math.inf).line())["due"] is None

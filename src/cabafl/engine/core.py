@@ -275,7 +275,7 @@ class Engine(ABC):
             device, slot = whole(device, f"{who} device"), whole(slot, f"{who} slot")
         if objective is not PLAIN and objective is not self._usual:
             if objective != self._usual:
-                self._usual = usable_objective(objective, self._at_once("dispatches"))
+                self._usual = usable_objective(objective, self.method, self._at_once("dispatches"))
             objective = self._usual
         if type(weights) is not ndarray or weights.shape != self._shape or weights.dtype is not self._type:
             weights = usable_vector(weights, self.initial, self._at_once("dispatches"))

@@ -55,11 +55,13 @@ def check_correction(found: Weights, like: Weights, who: str) -> None:
         raise UnusableModel(f"{who} a correction of {kind}; accepted: finite numbers, float32, of shape {like.shape}")
 
 
-def usable_objective(found: object, who: str) -> Objective:
+def usable_objective(found: object, method: Method, who: str) -> Objective:
     """The objective in plain numbers, itself if it has no others. Raises `UserError` for anything but an `Objective`,
     since fields that it does not have would change nothing, and for numbers that no device accepts."""
     if type(found) is not Objective:
         raise UserError(f"{who} with an objective of type {type(found).__name__}; accepted: cabafl.Objective")
+    if found.hold and type(method).on_ready is Method.on_ready:
+        raise UserError(f"{who} with Objective.hold, but has no on_ready; accepted: a method that has one")
     values = epochs, scale, prox, *wishes = _values(found)
     plain = tuple(map(type, values)) in _PLAIN and (epochs is None or epochs >= 1)
     if plain and 0 <= scale < math.inf and 0 <= prox < math.inf:

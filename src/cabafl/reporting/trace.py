@@ -59,7 +59,8 @@ def count_events(path: Path) -> Counts:
         counts.end = event["time"]
         if event["event"] == "dispatch":
             counts.selections[event["device"]] += 1
-            counts.longest = max(counts.longest, event["due"] - event["time"])
+            if event["due"] is not None:  # null: the device is too slow ever to end
+                counts.longest = max(counts.longest, event["due"] - event["time"])
         elif event["event"] == "upload":
             counts.staleness[event["staleness"]] += 1
             counts.with_upload.add(event["device"])
@@ -112,7 +113,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 _NUMBER = (int, float)
 _FIELDS: dict[str, dict[str, Any]] = {
-    "dispatch": {"job": int, "device": int, "slot": int, "version": int, "due": _NUMBER},
+    "dispatch": {"job": int, "device": int, "slot": int, "version": int, "due": (*_NUMBER, type(None))},
     "upload": {"job": int, "device": int, "staleness": int},
     "loss": {"job": int, "device": int, "reason": str},
 }
