@@ -8,6 +8,7 @@ import pytest
 
 from cabafl.checked import load_checked, make_method
 from cabafl.errors import UserError
+from cabafl.methods.base import Job, LossReason, Method, Server, Upload
 
 
 def test_the_method_and_all_its_wrong_keys_are_named() -> None:
@@ -66,3 +67,50 @@ def test_quick_commands_load_no_large_package(command: list[str], tmp_path: Path
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "[]\n")
+
+
+class Half(Method):
+    """Lacks what every method has."""
+
+    def start(self, server: Server) -> None:
+        """Sends nothing."""
+
+
+class Whole(Half):
+    """Has it."""
+
+    name = "whole"
+
+    def on_upload(self, server: Server, upload: Upload) -> None:
+        """Hears of an upload."""
+
+    def on_loss(self, server: Server, job: Job, reason: LossReason) -> None:
+        """Hears of a loss."""
+
+
+class Short(Whole):
+    """Forgets that it is called with an argument."""
+
+    def on_upload(self, server: Server) -> None:  # type: ignore[override]
+        """Cannot hear of an upload."""
+
+
+class Keyless(Whole):
+    """Forgets its parameters."""
+
+    def __init__(self) -> None:
+        """Takes none."""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("Half", "the class has no on_upload, on_loss, name; accepted: one that has$"),
+        ("Short", "its on_upload is called with 2 arguments besides self: too many positional arguments$"),
+        ("Keyless", "its __init__ is called with 1 argument besides self: too many positional arguments$"),
+    ],
+)
+def test_a_class_that_cannot_be_called_is_refused_before_the_run(name: str, line: str) -> None:
+    with pytest.raises(UserError, match=f"^method.name = '{__name__}:{name}': {line}"):
+        load_checked(None, [f"method.name={__name__}:{name}"])
+    load_checked(None, [f"method.name={__name__}:Whole"])

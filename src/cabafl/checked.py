@@ -2,7 +2,9 @@
 quick."""
 
 from collections.abc import Sequence
+from inspect import getattr_static, signature
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from cabafl import methods
@@ -30,7 +32,30 @@ def find_method(experiment: Experiment) -> tuple[type[Method], Parameters]:
         cls = methods.find(name)
     except (Exception, SystemExit) as error:  # the user's module may do anything
         raise UserError(f"method.name = {name!r}: cannot be used: {reason(error)}") from error
+    if ":" in name:
+        _check_calls(name, cls)
     return cls, validated(cls.Parameters, experiment.method.parameters, "method", owner=name)
+
+
+# What is called of a method, and with how many arguments.
+_CALLS = {"__init__": 1, "start": 1, "on_upload": 2, "on_loss": 3, "on_ready": 2, "on_features": 2, "on_timer": 2}
+_CALLS |= {"on_idle": 2, "on_end": 1}
+
+
+def _check_calls(name: str, cls: type[Method]) -> None:
+    """Raises `UserError` for a class of the user that an engine could not call: only the run would show it, and not
+    where the mistake is."""
+    missing = [call for call in ("start", "on_upload", "on_loss") if getattr(cls, call) is getattr(Method, call)]
+    missing += [] if hasattr(cls, "name") else ["name"]
+    if missing:
+        raise UserError(f"method.name = {name!r}: the class has no {', '.join(missing)}; accepted: one that has")
+    for call, count in _CALLS.items():
+        try:
+            if isinstance(getattr_static(cls, call), FunctionType):
+                signature(getattr(cls, call)).bind(None, *[None] * count)
+        except TypeError as error:
+            calls = f"is called with {count} {'argument' if count == 1 else 'arguments'} besides self"
+            raise UserError(f"method.name = {name!r}: its {call} {calls}: {error}") from None
 
 
 def load_checked(file: Path | None, settings: Sequence[str]) -> Experiment:

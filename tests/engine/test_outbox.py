@@ -3,9 +3,11 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from cabafl.engine.ledger import Ledger
 from cabafl.engine.outbox import PENDING_LIMIT, Outbox, PendingScore
+from cabafl.errors import UserError
 from cabafl.execution.base import EvaluateJob, ExecutorJob, Interrupt
 from cabafl.learning.builtin_tasks import Classification
 from cabafl.learning.evaluation import Score
@@ -77,3 +79,16 @@ def test_the_engine_waits_if_too_many_evaluations_are_pending() -> None:
         assert emitted == []
         outbox.put_row(float(version), pending(executor, version), Ledger())
     assert [event.time for event in emitted] == [float(version) for version in range(PENDING_LIMIT + 1)]
+
+
+def test_facts_that_wait_are_those_of_their_time() -> None:
+    executor, emitted = SlowExecutor(), list[Event]()
+    outbox = Outbox(executor, emitted.append, METRICS)
+    outbox.put_row(1.0, pending(executor, 4), Ledger())
+    devices = [1]
+    outbox.tell(Noted(1.0, "group", {"devices": devices}))
+    devices.append(2)  # how long evaluations take must not decide which of the two is recorded
+    with pytest.raises(UserError, match="event 'bad' cannot be recorded"):
+        outbox.tell(Noted(2.0, "bad", {"x": {3}}))
+    outbox.flush(wait=True)
+    assert emitted[1:] == [Noted(1.0, "group", {"devices": [1]})]

@@ -9,6 +9,7 @@ import pytest
 from cabafl import simulate
 from cabafl.assembly import assemble, make_fleet
 from cabafl.config import load_experiment
+from cabafl.errors import UserError
 from cabafl.fleet import Fleet, Power, config_counts, gaussian_fleet, tiered_fleet
 from cabafl.power import BOARDS, BoardName
 from cabafl.tiers import CONFIGS, TIERS
@@ -137,3 +138,10 @@ def test_a_board_draws_most_when_it_computes_and_is_in_the_documents(name: Board
     assert power.compute > power.radio > power.idle > 0
     text = (Path(__file__).parents[2] / "docs" / "experiment-file.md").read_text(encoding="utf-8")
     assert f"| `{name}` | {power.compute:g} | {power.radio:g} | {power.idle:g} |" in text
+
+
+@pytest.mark.parametrize("key", ["fleet.link_seconds=inf", "fleet.extra_latency=1e300"])
+def test_jobs_that_never_end_are_one_line(key: str) -> None:
+    """Their ends could not be recorded as JSON."""
+    with pytest.raises(UserError, match=r"fleet: a job of device \d+ takes .* s; accepted: 1e\+15 or less"):
+        assemble(load_experiment(None, ["data.dataset=synthetic", "data.devices=4", "model.name=mlp", key]))

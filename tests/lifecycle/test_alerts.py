@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from cabafl import Job, Method, Objective, Server, Upload, UserError, load_experiment, simulate
 
@@ -127,10 +128,32 @@ class Late(Lazy):
 
 
 def test_a_run_that_fails_later_keeps_its_folder(tmp_path: Path) -> None:
-    experiment = load_experiment(None, [*SHORT, f"method.name={__name__}:Late"])
-    with pytest.raises(UserError, match="publishes"):
-        simulate(experiment, tmp_path / "run")
-    assert (tmp_path / "run/metrics.csv").read_text().count("\n") > 1
+    for every in (5, 1000):  # its events count, however few evaluations there were
+        experiment = load_experiment(None, [*SHORT, f"method.name={__name__}:Late", f"run.evaluate_every={every}"])
+        with pytest.raises(UserError, match="publishes"):
+            simulate(experiment, tmp_path / f"{every}")
+        assert (tmp_path / f"{every}/events.jsonl").read_text().count("upload") > 1
+
+
+class Gathers(Lazy):
+    """Keeps from the first upload on what no checkpoint can hold."""
+
+    kept: Any = np.float64(1)
+
+    def on_upload(self, server: Server, upload: Upload) -> None:
+        self.found = self.kept
+        server.dispatch(upload.job.device, server.initial)
+
+
+@pytest.mark.parametrize("kept", [np.float64(1), {3}, np.array([None]), torch.ones(1, requires_grad=True)])
+def test_a_state_that_cannot_be_stored_later_is_named_at_the_checkpoint(
+    kept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gathers, "kept", kept)
+    settings = [*SHORT, f"method.name={__name__}:Gathers", "run.keep_state=true"]
+    with pytest.raises(UserError, match=r"^method.name = 'lazy': its attribute 'found': ") as caught:
+        simulate(load_experiment(None, settings), tmp_path / "run")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("method", "found"), [("Inventive", "dict"), ("Subclassing", "MyObjective")])

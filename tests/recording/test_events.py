@@ -41,12 +41,6 @@ def test_lines_that_share_the_text_of_their_time_equal_those_of_the_json_encoder
         assert event.line() == json.dumps({"time": time, **expected}, separators=(",", ":"))
 
 
-@pytest.mark.parametrize("name", ["time", "event", "version"])
-def test_a_method_cannot_overwrite_a_field_of_its_version(name: str) -> None:
-    with pytest.raises(TypeError, match=name):
-        Published(1.0, 2, {name: 3}).line()
-
-
 def test_the_columns_of_a_metrics_row_are_the_fields_in_order() -> None:
     row = Evaluated(10.0, 1, 0.1 + 0.2, 2.5, 3, 4, 5, 12, 480, 1e-7).row()
     assert row == "10.0,1,0.30000000000000004,2.5,3,4,5,12,480,1e-07"
@@ -83,3 +77,19 @@ def test_what_is_no_json_is_one_line_that_names_the_event(value: object) -> None
         ) as no:
             event.line()
         assert "\n" not in str(no.value)
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (Published(1.0, 2, {"version": 3}), "event 'publish' cannot be recorded: its fact 'version' has the name of a"),
+        (Published(1.0, 2, {"time": 3}), "its fact 'time'"),
+        (Noted(1.0, "own", {"event": 3}), "event 'own' cannot be recorded: its fact 'event'"),
+        (Noted(1.0, "dispatch", {"job": 3}), "event 'dispatch' cannot be recorded: accepted: a name that no other"),
+        (Noted(1.0, 3, {}), "event 3 cannot be recorded"),  # type: ignore[arg-type]
+    ],
+)
+def test_names_that_the_record_has_already_are_one_line(event: Event, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        event.line()
+    assert '"version":3' in Noted(1.0, "own", {"version": 3}).line()

@@ -18,11 +18,13 @@ from cabafl.engine.changes import Value
 from cabafl.engine.defence import AUTOMATIC, LARGEST_UPLOAD, Defaults, Defence, DefenceRules
 from cabafl.engine.handed import (
     MODEL_SQUARE,
+    amount,
     check_attributes,
     check_correction,
-    check_objective,
-    check_published,
-    check_vector,
+    finite_vector,
+    usable_objective,
+    usable_vector,
+    whole,
 )
 from cabafl.engine.idle import IdleSet
 from cabafl.engine.ledger import Ledger
@@ -133,8 +135,9 @@ class Engine(ABC):
         self.now = 0.0
         self.version = 0
         self.model = setup.initial
-        self._shape = setup.initial.shape
-        self._sound = setup.initial  # the last upload: sending it on without a check saves 2 % (`cabafl bench engine`)
+        self._shape, self._type = setup.initial.shape, setup.initial.dtype
+        self._usual = PLAIN  # the last objective that was found usable
+        self._sound = setup.initial  # checked last, often sent next: 2 % of an event (`cabafl bench engine`)
         self.averaging = setup.average
         self.average = None if setup.average is None else RunningAverage(setup.initial)
         self.ledger = Ledger()
@@ -171,19 +174,24 @@ class Engine(ABC):
         The norm tells that at the price of one product: 0.4 of 9.5 µs where every upload publishes a small model
         (`cabafl bench engine`).
         """
-        usual = isinstance(weights, ndarray) and weights.shape == self._shape
-        self._bounded = usual and float(weights.dot(weights)) <= MODEL_SQUARE
+        self._bounded = self._is_model(weights) and float(weights.dot(weights)) <= MODEL_SQUARE
         if not self._bounded:
-            check_published(weights, self.initial, f"{self._at_once('publishes')}, as version {self.version + 1},")
-        self.model = weights
+            who = f"{self._at_once('publishes')}, as version {self.version + 1},"
+            weights = finite_vector(weights, self.initial, who)
+            self._bounded = float(weights.dot(weights)) <= MODEL_SQUARE
+        self.model = self._sound = weights
         self.version += 1
         if self.average is not None:
             assert self.averaging is not None
             self.average.add(weights, self.averaging)
-        self.outbox.put(Published(self.now, self.version, facts))
+        (self.outbox.tell if facts else self.outbox.put)(Published(self.now, self.version, facts))
         every = self.limits.evaluate_versions
         if every is not None and self.version % every == 0:
             self._evaluate()
+
+    def _is_model(self, weights: object) -> bool:
+        """Whether it is a plain vector like ``initial``; its numbers are not looked at."""
+        return type(weights) is ndarray and weights.shape == self._shape and weights.dtype is self._type
 
     def check_method(self) -> None:
         """Raises `UserError` if an attribute of the method cannot be stored in a checkpoint."""
@@ -195,7 +203,7 @@ class Engine(ABC):
 
     def note(self, kind: str, /, **facts: Any) -> None:
         """See `Server.note`."""
-        self.outbox.put(Noted(self.now, kind, facts))
+        self.outbox.tell(Noted(self.now, kind, facts))
 
     @abstractmethod
     def dispatch(
@@ -217,7 +225,7 @@ class Engine(ABC):
         flight = self.flights.get(job)
         if flight is not None and not (flight.abandoned or flight.ready or flight.finishing):
             flight.finishing = True
-            self.note("finish", job=job, device=flight.device)
+            self.note("finish", job=flight.number, device=flight.device)
             self._order_finish(flight)
 
     @abstractmethod
@@ -232,16 +240,20 @@ class Engine(ABC):
         if not flight.ready:
             raise RuntimeError(f"job {job} is not ready: only a result that a device holds can be fetched")
         flight.fetched = self.now
-        self.note("fetch", job=job, device=flight.device)
+        self.note("fetch", job=flight.number, device=flight.device)
         self._order_fetch(flight)
 
     @abstractmethod
     def _order_fetch(self, flight: Any) -> None:
         """Tells the device of a job to upload the result that it holds."""
 
-    @abstractmethod
     def set_timer(self, delay: float, name: str) -> None:
         """See `Server.set_timer`."""
+        self._ring_at(self.now + amount(delay, f"{self._at_once('sets a timer')} with delay"), name)
+
+    @abstractmethod
+    def _ring_at(self, time: float, name: str) -> None:
+        """Has `Method.on_timer` called at this time."""
 
     @abstractmethod
     def collect_features(
@@ -251,26 +263,34 @@ class Engine(ABC):
 
     # Accounting and shared rules
 
-    def _book_dispatch(
-        self, device: int, weights: Weights, correction: Weights | None, objective: Objective
-    ) -> int | None:
+    def _usable(
+        self, device: int, weights: Weights, slot: int, objective: Objective, correction: Weights | None
+    ) -> tuple[int, Weights, int, Objective]:
+        """What a method dispatches, in Python's numbers and as a plain vector: records and checkpoints need them so.
+        Raises `UserError` for anything else."""
+        who = self._at_once("dispatches")
+        device, slot = whole(device, f"{who} with device"), whole(slot, f"{who} with slot")
+        if objective is not PLAIN and objective is not self._usual:
+            if objective != self._usual:
+                self._usual = usable_objective(objective, self.method, who)
+            objective = self._usual
+        if weights is not self._sound and not self._is_model(weights):
+            weights = usable_vector(weights, self.initial, who)
+        if correction is not None:
+            check_correction(correction, self.initial, self._at_once("sends"))
+        return device, weights, slot, objective
+
+    def _book_dispatch(self, device: int, weights: Weights, correction: Weights | None) -> int | None:
         """Counts a dispatch and returns the number of the new job; None if ``max_dispatches`` is reached."""
-        if objective is not PLAIN:
-            check_objective(objective, self._at_once("dispatches"))
-        if weights is not self._sound and (not isinstance(weights, ndarray) or weights.shape != self._shape):
-            check_vector(weights, self.initial, self._at_once("dispatches"))
         ledger = self.ledger
         number = ledger.dispatches
         if number >= self._most:
             return None
         self.idle.remove(device)
+        models = 1 if correction is None else 2
         ledger.dispatches = number + 1
-        ledger.downloads += 1
-        ledger.bytes += weights.nbytes
-        if correction is not None:
-            check_correction(correction, self.initial, self._at_once("sends"))
-            ledger.downloads += 1
-            ledger.bytes += correction.nbytes
+        ledger.downloads += models
+        ledger.bytes += models * weights.nbytes
         self._selected[device] += 1
         return number
 

@@ -48,7 +48,10 @@ class IdleSet(State):
         return self._count
 
     def __contains__(self, device: int) -> bool:
-        return self._at[device] >= 0
+        try:
+            return device >= 0 and self._at[device] >= 0
+        except IndexError:  # there is no such device
+            return False
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.array().tolist())
@@ -72,8 +75,11 @@ class IdleSet(State):
 
     def remove(self, device: int) -> None:
         """Removes a device; raises RuntimeError if it is not a member."""
-        place = self._at[device]
-        if place < 0:
+        try:
+            place = self._at[device]
+        except IndexError:  # there is no such device
+            place = -1
+        if place < 0 or device < 0:
             raise RuntimeError(f"device {device} is not idle")
         self._count = count = self._count - 1
         last = self._id[count]

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 from cabafl.engine.best import BestModel
@@ -11,7 +12,7 @@ from cabafl.learning.evaluation import figures, total
 from cabafl.learning.learning_task import TaskMetric
 from cabafl.learning.panel import Panel
 from cabafl.methods.base import Weights
-from cabafl.recording.events import Evaluated, Event
+from cabafl.recording.events import Evaluated, Event, Noted, Published
 from cabafl.recording.metrics import over_devices
 
 PENDING_LIMIT = 16  # pending evaluations at which the engine waits for the oldest one
@@ -86,6 +87,15 @@ class Outbox:
         self._pending = 0
         self.best = best
         self.patient = False
+
+    def tell(self, event: Published | Noted) -> None:
+        """Emits or queues an event with facts of the method. Those that wait are kept as they are now: the method may
+        change a list that it has handed over, and what cannot be recorded must be found before something else happens.
+        """
+        if self.waiting:
+            event.line()
+            event = event._replace(facts=deepcopy(event.facts))
+        self.put(event)
 
     def put_row(self, time: float, score: PendingScore, ledger: Ledger) -> None:
         """Queues an evaluation whose score may come later; its totals are the current ones."""

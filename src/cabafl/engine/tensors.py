@@ -73,12 +73,17 @@ def _write_whole(descriptor: int, content: memoryview) -> None:
         content = content[os.write(descriptor, content) :]
 
 
+def check_type(array: npt.NDArray[Any]) -> None:
+    """Raises TypeError for an array of a type that the format does not have."""
+    if array.dtype.name not in _NAMES or not array.dtype.isnative:
+        raise TypeError(f"a checkpoint cannot store an array of {array.dtype}; accepted: {', '.join(_NAMES)}")
+
+
 def _header(arrays: list[tuple[str, npt.NDArray[Any]]], metadata: Mapping[str, str]) -> bytes:
     table: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for name, array in arrays:
-        if array.dtype.name not in _NAMES or not array.dtype.isnative:
-            raise TypeError(f"a checkpoint cannot store an array of {array.dtype}; accepted: {', '.join(_NAMES)}")
+        check_type(array)
         start, end = end, end + array.nbytes
         table[name] = {"dtype": _NAMES[array.dtype.name], "shape": array.shape, "data_offsets": (start, end)}
     text = json.dumps(table).encode()

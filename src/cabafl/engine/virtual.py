@@ -16,6 +16,7 @@ import numpy.typing as npt
 from cabafl.engine.core import FEATURE_BYTES, FOREVER, Engine, EngineSetup
 from cabafl.engine.defence import SIMULATED
 from cabafl.engine.gathering import Gatherer, Gathering
+from cabafl.engine.handed import usable_query
 from cabafl.engine.idle import IdleMeter
 from cabafl.engine.orders import told
 from cabafl.engine.simulated import Kind, SimulatedFlight, corrupted
@@ -51,8 +52,8 @@ class VirtualEngine(Engine):
         self._faulty = bool(self.faults.loss or self.faults.corrupt or self.faults.slowdown)
         self._meter = IdleMeter(np.where(self.sizes > 0, fleet.idle_watts, 0.0))
         self._metered = bool(fleet.idle_watts.any())  # by default nobody draws idle power
-        timeout = self.limits.slot_timeout
-        self._timeout = None if timeout == "auto" else timeout  # no simulated device is silent for ever
+        timeout = setup.limits.slot_timeout  # auto: none, since no simulated device is silent for ever
+        self._timeout = None if timeout == "auto" else timeout
         self._plain = not (self._faulty or setup.schedule or self._timeout) and fleet.most_passes is None
 
     # The loop
@@ -71,7 +72,7 @@ class VirtualEngine(Engine):
     def step(self) -> bool:
         """Handles the next event; False when the run is over. If ``interrupt`` raises, the state is the one before the
         event."""
-        if self.ledger.dispatches >= self._most and self._all_back():
+        if self.ledger.dispatches >= self._most and all(flight.abandoned for flight in self.flights.values()):
             return False
         if not self.queue or self.queue[0][0] > self.horizon:
             self.now = self.horizon if self.horizon < FOREVER else self.now
@@ -101,10 +102,6 @@ class VirtualEngine(Engine):
         while self.step():
             pass
         self.conclude()
-
-    def _all_back(self) -> bool:
-        """Whether no job is pending; after ``max_dispatches`` jobs this ends the run."""
-        return all(flight.abandoned for flight in self.flights.values())
 
     def _handle(self, kind: Kind, what: Any, rows: Any) -> None:
         """Handles all events but the end of a job."""
@@ -145,18 +142,21 @@ class VirtualEngine(Engine):
         correction: Weights | None = None,
     ) -> int | None:
         """See `Server.dispatch`. The result of a job that is held is computed when it is fetched."""
-        number = self._book_dispatch(device, weights, correction, objective)
+        plain = objective is PLAIN and correction is None
+        if not (plain and weights is self._sound and type(device) is type(slot) is int):
+            device, weights, slot, objective = self._usable(device, weights, slot, objective, correction)
+        number = self._book_dispatch(device, weights, correction)
         if number is None:
             return None
         now, version = self.now, self.version
         flight = SimulatedFlight(number, device, slot, version, weights, objective, correction, 1.0, now)
-        if objective is PLAIN and correction is None and self._plain:
-            flight.seconds, flight.joules = self.fleet.job(device)
+        if plain and self._plain:
+            fleet = self.fleet
+            flight.seconds, flight.joules = fleet.full_seconds[device], fleet.full_joules[device]
             end = now + flight.seconds
-            if end < FOREVER:
-                self._serial = serial = self._serial + 1
-                heappush(self.queue, (end, 0, serial, _FINISH, number))
-                flight.needed = end <= self.horizon
+            self._serial = serial = self._serial + 1
+            heappush(self.queue, (end, 0, serial, _FINISH, number))
+            flight.needed = end <= self.horizon
         else:
             end = self._plan(flight)
         self.flights[number] = flight
@@ -225,7 +225,7 @@ class VirtualEngine(Engine):
         if flight is None:
             return
         self.ledger.losses["cancelled"] += 1
-        self.outbox.put(Lost(self.now, job, flight.device, flight.slot, "cancelled"))
+        self.outbox.put(Lost(self.now, flight.number, flight.device, flight.slot, "cancelled"))
         self.idle.add(flight.device)
 
     def _drop(self, number: int) -> SimulatedFlight | None:
@@ -251,14 +251,14 @@ class VirtualEngine(Engine):
         flights = ((flight.device, flight.since) for flight in self.flights.values() if not flight.held)
         self.ledger.idle_joules = self._meter.joules(self.now, chain(flights, self.away.items()))
 
-    def set_timer(self, delay: float, name: str) -> None:
-        """See `Server.set_timer`."""
-        self._schedule_at(self.now + delay, Kind.TIMER, name)
+    def _ring_at(self, time: float, name: str) -> None:
+        self._schedule_at(time, Kind.TIMER, name)
 
     def collect_features(
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
         """See `Server.collect_features`. Devices answer in parallel to training; one event marks the last answer."""
+        weights, timeout = usable_query(weights, timeout, self.initial, self._at_once("collects features"))
         here = self.sizes > 0
         here[list(self.away)] = False
         asked = np.flatnonzero(here)

@@ -13,6 +13,7 @@ import torch
 
 from cabafl.engine.core import FEATURE_BYTES, FOREVER, EngineSetup, Flight
 from cabafl.engine.defence import DEPLOYED, VotedMedian, distance
+from cabafl.engine.handed import usable_query
 from cabafl.engine.idle import IdleSet, Resting
 from cabafl.engine.inputs import (
     Arrived,
@@ -85,7 +86,8 @@ class WallEngine(OperatedEngine):
         correction: Weights | None = None,
     ) -> int | None:
         """See `Server.dispatch`."""
-        number = self._book_dispatch(device, weights, correction, objective)
+        device, weights, slot, objective = self._usable(device, weights, slot, objective, correction)
+        number = self._book_dispatch(device, weights, correction)
         if number is None:
             return None
         factor = self._factor()
@@ -101,7 +103,7 @@ class WallEngine(OperatedEngine):
             return
         self.ledger.losses["cancelled"] += 1
         self.jobs.cancel(flight)
-        self.outbox.put(Lost(self.now, job, flight.device, flight.slot, "cancelled"))
+        self.outbox.put(Lost(self.now, flight.number, flight.device, flight.slot, "cancelled"))
         self._free(flight.device)
 
     def _order_finish(self, flight: Flight) -> None:
@@ -117,14 +119,14 @@ class WallEngine(OperatedEngine):
             self.idle.add(device)
         return usable
 
-    def set_timer(self, delay: float, name: str) -> None:
-        """See `Server.set_timer`."""
-        self.alarms.set(self.now + delay, Alarm.TIMER, name)
+    def _ring_at(self, time: float, name: str) -> None:
+        self.alarms.set(time, Alarm.TIMER, name)
 
     def collect_features(
         self, weights: Weights, kind: FeatureKind, timeout: float | None = None, instant: bool = False
     ) -> None:
         """See `Server.collect_features`. ``instant`` has no effect here; there is always a timeout."""
+        weights, timeout = usable_query(weights, timeout, self.initial, self._at_once("collects features"))
         timeout = timeout or self.slot_timeout() or COLLECTION_TIMEOUT
         asked = np.array(sorted(self.present), dtype=np.int64)
         self.ledger.feature_downloads += len(asked)

@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -265,7 +265,8 @@ class Lifecycle:
         except OSError as error:
             raise cannot_record(error, self.folder.path) from error
         checkpoint = Checkpoint(self._checkpoints, state, positions, self._wall_seconds(driver.engine))
-        self._saver.begin(checkpoint, began)
+        with _naming_attributes(driver.engine):
+            self._saver.begin(checkpoint, began)
 
     def _keep_state(self, driver: Driver) -> None:
         """Keeps the state at the end of a simulation, before the method hears of it: from here it can be extended."""
@@ -280,7 +281,8 @@ class Lifecycle:
         """Returns when no checkpoint is being written. Raises `RunStopped` if one could not be written."""
         if self._saver is None or not self._saver.busy:
             return
-        state = self._saver.wait()
+        with _naming_attributes(driver.engine):
+            state = self._saver.wait()
         self._saved = time.perf_counter()
         driver.saved(state)
 
@@ -324,6 +326,16 @@ class Lifecycle:
             models[RAW_MODEL] = engine.model
         for name, weights in models.items():
             save_model(folder.path / name, self.layout.tensors(weights))
+
+
+@contextmanager
+def _naming_attributes(engine: Engine) -> Iterator[None]:
+    """Inside the context, a state that cannot be stored is one line about the attribute of the method that it is of."""
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError):
+        engine.check_method()
+        raise
 
 
 def _settled(engine: Engine) -> bool:

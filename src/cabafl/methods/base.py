@@ -246,7 +246,7 @@ class Server(Protocol):
         Args:
             device: An idle device. It is not idle again before the job ends.
             weights: The model to train.
-            slot: Any number; it comes back as `Job.slot` and appears in the records.
+            slot: Any whole number; it comes back as `Job.slot` and appears in the records.
             objective: How the device trains.
             correction: A vector like ``weights``, which the device adds to every mini-batch gradient, before momentum.
                 Its entries for buffers have no effect. It travels as one more model.

@@ -52,6 +52,14 @@ def _encoded(time: float, event: str, **facts: Any) -> str:
     return f'{{"time":{stamp},"event":{_ENCODER.encode(event)}{more}'
 
 
+def _check_names(event: str, facts: dict[str, Any], *own: str) -> None:
+    """Raises `UserError` for a fact that has the name of one of the event's own fields."""
+    for name in ("time", "event", *own):
+        if name in facts:
+            problem = f"its fact {name!r} has the name of a field of its own; accepted: other names"
+            raise UserError(f"event {event!r} cannot be recorded: {problem}")
+
+
 # Dispatched, Uploaded and Published are nearly all events, so they format their line without the encoder: 1.5 instead
 # of 4.3 µs.
 
@@ -119,6 +127,7 @@ class Published(NamedTuple):
     def line(self) -> str:
         time, version, facts = self
         if facts:
+            _check_names("publish", facts, "version")
             return _encoded(time=time, event="publish", version=version, **facts)
         stamp = _last.text if time is _last.time else _last.of(time)
         return f'{{"time":{stamp},"event":"publish","version":{version}}}'
@@ -144,6 +153,9 @@ class Noted(NamedTuple):
     facts: dict[str, Any]
 
     def line(self) -> str:
+        if not isinstance(self.kind, str) or self.kind in _KINDS:
+            raise UserError(f"event {self.kind!r:.80} cannot be recorded: accepted: a name that no other event has")
+        _check_names(self.kind, self.facts)
         return _encoded(time=self.time, event=self.kind, **self.facts)
 
 
@@ -189,6 +201,7 @@ class Evaluated(NamedTuple):
         return ",".join(map(repr, self.numbers))
 
 
+_KINDS = frozenset({"dispatch", "upload", "loss", "publish", "collection", "evaluation"})  # with fields of their own
 TOTALS = ("downloads", "uploads", "feature_downloads", "transfers", "bytes", "joules")
 _FIXED = 4 + len(TOTALS)
 Event = Dispatched | Uploaded | Lost | Published | Collection | Noted | Evaluated

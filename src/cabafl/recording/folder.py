@@ -33,6 +33,7 @@ CHECKPOINT = "checkpoint.json"
 JOURNAL = "journal"  # a folder; only in runs on real devices
 PATIENCE = 20.0  # seconds to wait for another process to release the folder
 _BUFFERED_EVENTS = 2000
+_AT_START = b'{"time":0.0,'
 _KINDS = (float, int, float, float, int, int, int, int, int, float)  # of the first columns; the others are floats
 
 
@@ -113,7 +114,7 @@ class RunFolder:
         """Records one event. An evaluation also adds a row of metrics and flushes both files."""
         lines = self._lines
         lines.append(event.line())
-        if isinstance(event, Evaluated):
+        if type(event) is Evaluated:
             if not self._metrics.tell():
                 self._rows.append(",".join(event.columns))
             self._rows.append(event.row())
@@ -173,11 +174,12 @@ class RunFolder:
 
 
 def remove_unbegun(path: Path) -> None:
-    """Removes the folder of a run that failed at its start, with one evaluation at most and no checkpoint: after the
-    mistake is mended, the same command can be given again. Files of others stay."""
+    """Removes the folder of a run that failed at its start, at time 0 and without a checkpoint: after the mistake is
+    mended, the same command can be given again. Files of others stay."""
     with contextlib.suppress(OSError):
-        if (path / METRICS).read_bytes().count(b"\n") > 2 or (path / CHECKPOINT).exists():
-            return
+        with (path / EVENTS).open("rb") as events:
+            if (path / CHECKPOINT).exists() or not all(line.startswith(_AT_START) for line in events):
+                return
         for name in (EXPERIMENT, ENVIRONMENT, TASK, EVENTS, METRICS, CURVE):
             (path / name).unlink(missing_ok=True)
         path.rmdir()
