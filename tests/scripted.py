@@ -33,18 +33,25 @@ def fleet(seconds: Sequence[float], sizes: Sequence[int] | None = None) -> Fleet
     return Fleet(samples, np.array(seconds, dtype=np.float64), zeros, 0.0, zeros, zeros, zeros, zeros)
 
 
+class _Times(dict[int, list[float]]):
+    """The times of the jobs of each device: every look at a device takes one."""
+
+    def __getitem__(self, device: int) -> float:  # type: ignore[override]
+        return super().__getitem__(device).pop(0)
+
+
 class _Timetable(Fleet):
     """A fleet with a list of job times per device."""
 
     def job(self, device: int, work: float = 1.0, models: int = 2) -> tuple[float, float]:
-        return self.timetable[device].pop(0), 0.0  # type: ignore[attr-defined]
+        return self.full_seconds[device], 0.0
 
 
 def timetable(seconds: Mapping[int, Sequence[float]], sizes: Sequence[int] | None = None) -> Fleet:
     """Devices with a time for each of their jobs, in order. A job beyond the list fails the test."""
     plain = fleet([1.0] * len(seconds), sizes)
     made = _Timetable(**{f.name: getattr(plain, f.name) for f in dataclasses.fields(plain) if f.init})
-    object.__setattr__(made, "timetable", {device: list(times) for device, times in seconds.items()})
+    object.__setattr__(made, "full_seconds", _Times((device, list(times)) for device, times in seconds.items()))
     return made
 
 
