@@ -5,6 +5,7 @@ import the caller's main module again.
 """
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ def main() -> None:
     """Ends when the connection closes, or at once when the parent dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and then closes the connection
     die_with_parent(int(sys.argv[2]))
+    gc.set_threshold(10_000)  # as `cabafl.cli.main`
     from cabafl.execution.pool import serve  # here, because importing torch is slow
 
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
