@@ -26,7 +26,7 @@ def rows(folder: Path, seconds: float) -> list[Row]:
 
 
 def difference(kept: list[Row], made: list[Row]) -> str | None:
-    """The first difference, in words; None if all evaluations are equal. Columns that the kept run lacks do not count."""
+    """The first difference, in words; None if all evaluations are equal. Columns the kept run lacks do not count."""
     for old, new in zip(kept, made, strict=False):
         for column, value in old.items():
             if new.get(column) != value:
