@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0, help="virtual time up to which runs are made again")
     parser.add_argument("--only", default="", help="only runs whose name contains this text")
     parser.add_argument("settings", nargs="*", help="section.key=value, such as data.root=FILE or run.workers=1")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()  # settings may follow options
     differ = 0
     for summary in sorted(given.folder.rglob(SUMMARY)):
         folder = summary.parent
