@@ -110,8 +110,8 @@ def test_a_second_server_on_the_same_fleet_is_refused_in_one_line(
     first = MqttFleet(fleet)
     carrier = first.open(announced("first"), Log(file=io.StringIO()))
     try:
-        words = ["deploy", "server", str(fleet.path), *SETTINGS, "fleet.slots=1", "--out", str(tmp_path / "second")]
-        line = refused(words, monkeypatch, capsys)
+        words = ["deploy", "server", str(fleet.path), *SETTINGS, "fleet.slots=1", "run.wall_time=5"]
+        line = refused([*words, "--out", str(tmp_path / "second")], monkeypatch, capsys)
     finally:
         carrier.close(finished=True)
     assert line == f"error: {fleet.path}: another server runs on this fleet; accepted: one at a time\n"

@@ -30,6 +30,14 @@ from tests.runs import same_bytes, settings
 pytestmark = pytest.mark.usefixtures("no_pixels")
 
 
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def kill(*_: object, **__: object) -> None:
+    raise Killed
+
+
 def row(accuracy: float, averaged: float | None = None) -> Evaluated:
     return Evaluated(0.0, 0, accuracy, 1.0, 0, 0, 0, 0, 0, 0.0, averaged)
 
@@ -138,12 +146,6 @@ def test_a_kill_while_a_run_is_being_extended_loses_nothing(
     folder = tmp_path / "run"
     simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=20")), folder)
     shutil.copytree(folder, tmp_path / "short")
-
-    class Killed(BaseException):
-        pass
-
-    def kill(*_: object) -> None:
-        raise Killed
 
     place = {"accept": "accept_experiment", "unfinished": "sync_folder", "renamed": "write_atomic"}[at]
     with monkeypatch.context() as patch:
@@ -267,12 +269,6 @@ def test_two_extensions_that_were_killed_leave_a_run_that_goes_on(
 ) -> None:
     folder = tmp_path / "run"
     simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=20")), folder)
-
-    class Killed(BaseException):
-        pass
-
-    def kill(*_: object, **__: object) -> None:
-        raise Killed
 
     for place, end in (("cabafl.lifecycle.simulate.carry_out", 40), ("cabafl.lifecycle.extension.write_atomic", 60)):
         with monkeypatch.context() as patch:

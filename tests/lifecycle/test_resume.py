@@ -110,6 +110,7 @@ def test_sigkill_at_random_moments(method: str, tmp_path: Path) -> None:
         process.wait()
         unfinished += not (tmp_path / "parts" / "summary.json").exists()
     assert unfinished >= kills / 2  # else the run was over before it was killed
+    assert (tmp_path / "parts" / "checkpoint.json").exists()  # else nothing was continued
     resume(tmp_path / "parts", settings=["run.workers=0"])
     same_bytes(tmp_path / "whole", tmp_path / "parts")
 
