@@ -5,6 +5,7 @@ import datetime
 import io
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,6 @@ from cabafl.deployment.mqtt.fleet import MqttFleet
 from cabafl.deployment.server.carrier import RunOnFleet
 from cabafl.errors import RunStopped
 from cabafl.processes.children import Child, Children
-from tests.cli.program import refused
 from tests.deployment.bed import ROOT, SETTINGS, bare_greeting, bed, check_that_every_job_ends_once, losses, uploaders
 from tests.deployment.raw_mqtt import PATIENCE, local_fleet
 
@@ -100,21 +100,25 @@ def test_a_device_with_a_wrong_clock_says_so(
 
 
 def test_a_second_server_on_the_same_fleet_is_refused_in_one_line(
-    children: Children,
-    fleet: FleetFolder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    children: Children, fleet: FleetFolder, tmp_path: Path
 ) -> None:
     start_broker(children, fleet)
     first = MqttFleet(fleet)
     carrier = first.open(announced("first"), Log(file=io.StringIO()))
     try:
-        words = ["deploy", "server", str(fleet.path), *SETTINGS, "fleet.slots=1", "run.wall_time=5"]
-        line = refused([*words, "--out", str(tmp_path / "second")], monkeypatch, capsys)
+        words = ["deploy", "server", str(fleet.path), *SETTINGS, "fleet.slots=1", "--out", str(tmp_path / "second")]
+        done = subprocess.run(
+            [sys.executable, "-m", "cabafl", *words],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     finally:
         carrier.close(finished=True)
-    assert line == f"error: {fleet.path}: another server runs on this fleet; accepted: one at a time\n"
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"error: {fleet.path}: another server runs on this fleet; accepted: one at a time"
 
 
 def test_a_server_from_a_copy_of_the_folder_is_noticed(children: Children, fleet: FleetFolder, tmp_path: Path) -> None:
