@@ -95,7 +95,7 @@ class FleetRun:
 
 
 @pytest.fixture
-def fleet_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetRun:
+def fleet_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pixels: None) -> FleetRun:
     """A fleet of four devices in this process; the server looks for commands in every step."""
     made = FleetRun(tmp_path)
     monkeypatch.setattr(carrier, "Link", made.broker.link)

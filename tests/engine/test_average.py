@@ -25,6 +25,7 @@ from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Stopped
 from cabafl.methods.base import Job, LossReason, Method, Server, Upload, Weights
 from cabafl.recording.events import Evaluated, Event
+from tests.execution.lasting import LastingPools
 from tests.lifecycle.test_resume import StopAt
 from tests.runs import same_bytes, settings
 from tests.scripted import fleet, vector
@@ -147,6 +148,7 @@ def test_the_plain_mean_is_power_0() -> None:
     assert average.model().tolist() == pytest.approx(np.mean(MODELS, axis=0).tolist(), rel=1e-6)
 
 
+pytestmark = pytest.mark.usefixtures("no_pixels")
 AVERAGED = ["run.average=polynomial", "run.average_power=3"]
 
 
@@ -156,9 +158,10 @@ def digest_of_both(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["cabafl", "fedbuff"])
-def test_same_bytes_with_workers_and_after_stops(method: str, tmp_path: Path) -> None:
+def test_same_bytes_with_workers_and_after_stops(method: str, lasting: LastingPools, tmp_path: Path) -> None:
     simulate(load_experiment(None, settings(method, *AVERAGED, "run.workers=0")), tmp_path / "whole")
-    simulate(load_experiment(None, settings(method, *AVERAGED, "run.workers=2")), tmp_path / "workers")
+    with lasting.serving():
+        simulate(load_experiment(None, settings(method, *AVERAGED, "run.workers=2")), tmp_path / "workers")
     digest_of_both(tmp_path / "whole", tmp_path / "workers")
     parts = load_experiment(None, settings(method, *AVERAGED, "run.workers=0", "run.checkpoint_every=0.01"))
     with pytest.raises(Stopped):

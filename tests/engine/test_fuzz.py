@@ -360,6 +360,8 @@ def test_no_run_stalls_for_ever(name: str) -> None:
             engine._ask = True  # its answers are still to come
         for _ in range(400):  # devices that failed again and again rest for minutes
             honest.second()
+            if seed and engine.version > before + 20:
+                break  # one long run shows that nothing piles up
         assert engine.version > before + 20, (seed, slots)
         assert len(engine.jobs.pending) + len(engine.jobs.held) <= max(slots, DEVICES if "all" in name else 0)
 

@@ -147,9 +147,9 @@ def test_devices_without_samples_draw_nothing() -> None:
 
 
 def test_default_of_zero_changes_nothing_and_the_summary_names_the_share(tmp_path: Path) -> None:
-    plain = simulate(load_experiment(None, settings("fedavg")))
+    plain = simulate(load_experiment(None, settings("fedavg", "run.workers=0")))
     assert plain.summary["idle_joules"] == 0.0
-    idle = simulate(load_experiment(None, settings("fedavg", "fleet.idle_watts=2")))
+    idle = simulate(load_experiment(None, settings("fedavg", "fleet.idle_watts=2", "run.workers=0")))
     assert idle.summary["idle_joules"] > 100
     assert idle.summary["joules"] == pytest.approx(plain.summary["joules"] + idle.summary["idle_joules"])
     assert idle.summary["final_loss"] == plain.summary["final_loss"]

@@ -22,6 +22,7 @@ SMALL = [
     "fleet.participation=0.25",
     "run.virtual_time=60",
     "run.evaluate_every=5",
+    "run.workers=0",
     "method.m=3",
 ]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cabafl import methods
@@ -71,19 +71,20 @@ def check_log(made: World, slots: int) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_ten_thousand_uploads_with_every_fault(name: str) -> None:
+def test_thousands_of_uploads_with_every_fault(name: str) -> None:
     faults = Faults(seed=1, loss=0.2, corrupt=0.05, slowdown=0.1)
-    limits = Limits(seconds=None, max_dispatches=15_000, slot_timeout=5.0, evaluate_every=500.0)
+    jobs = 15_000 if name == "safa-all" else 4000  # in which each kind of fault occurs
+    limits = Limits(seconds=None, max_dispatches=jobs, slot_timeout=5.0, evaluate_every=500.0)
     made = world(name, faults, limits).run()
     check_log(made, 30 if name == "safa-all" else 6)
     ledger = made.engine.ledger
-    assert ledger.uploads >= 10_000
-    fates = [faults.fate(job) for job in range(15_000)]
+    assert ledger.uploads >= 2 / 3 * jobs
+    fates = [faults.fate(job) for job in range(jobs)]
     crashes = sum(fate.crash_at is not None for fate in fates)
     assert ledger.slowed == sum(fate.stretch != 1.0 for fate in fates)
     assert ledger.losses["timeout"] > 0
     assert crashes - ledger.losses["timeout"] - ledger.losses["cancelled"] <= ledger.losses["crash"] <= crashes
-    assert ledger.losses["rejected"] > 300
+    assert ledger.losses["rejected"] > jobs / 50
     assert np.isfinite(made.engine.model).all()
     for event in made.publications():
         weights = event.facts.get("weights")
@@ -91,10 +92,11 @@ def test_ten_thousand_uploads_with_every_fault(name: str) -> None:
             assert sum(weights) == pytest.approx(1.0)
             assert min(weights) >= 0.0
     assert not [flight for flight in made.engine.flights.values() if not flight.abandoned]  # every slot is free again
-    assert made.engine.version > 300
+    assert made.engine.version > jobs / 50
 
 
 @pytest.mark.parametrize("name", ALL)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),
     loss=st.sampled_from([0.0, 0.3]),

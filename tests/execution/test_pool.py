@@ -12,26 +12,32 @@ import pytest
 from cabafl import simulate
 from cabafl.config import load_experiment
 from cabafl.errors import RunStopped, UserError
-from cabafl.execution import starting
+from cabafl.execution import base, starting
 from cabafl.execution.base import EvaluateJob, TrainJob
 from cabafl.execution.choice import open_executor
 from cabafl.execution.pool import ProcessExecutor
 from cabafl.execution.starting import early_workers, take, worker_count
 from cabafl.learning.probe import SAMPLES
+from tests.execution.lasting import LastingPools
 from tests.runs import ALL_METHODS, AUTO, same_bytes, settings
+
+pytestmark = pytest.mark.usefixtures("no_pixels")
 
 EVERYTHING = "tests.engine.orders_method:Everything"
 FULLY = ("fedavg", "cabafl", "fedbuff")  # synchronous, asynchronous, buffered
-EXECUTORS = ["run.workers=1", "run.workers=2", "run.workers=3"]
 
 
 @pytest.mark.parametrize(
     ("method", "more"), [*((method, []) for method in [*ALL_METHODS, EVERYTHING]), ("cabafl", AUTO)]
 )
-def test_same_bytes_for_any_number_of_workers(method: str, more: list[str], tmp_path: Path) -> None:
+def test_same_bytes_for_any_number_of_workers(
+    method: str, more: list[str], lasting: LastingPools, tmp_path: Path
+) -> None:
     simulate(load_experiment(None, settings(method, *more, "run.workers=0")), out=tmp_path / "inline")
-    for number, executor in enumerate(EXECUTORS if method in FULLY else ["run.workers=2"]):
-        simulate(load_experiment(None, settings(method, *more, executor)), out=tmp_path / str(number))
+    for number in (1, 2, 3) if method in FULLY else (2,):
+        with lasting.serving():
+            words = settings(method, *more, f"run.workers={number}")
+            simulate(load_experiment(None, words), out=tmp_path / str(number))
         same_bytes(tmp_path / "inline", tmp_path / str(number))
 
 
@@ -44,22 +50,23 @@ def children() -> list[int]:
 
 
 def test_killed_workers_are_replaced_and_the_bytes_do_not_change(tmp_path: Path) -> None:
-    words = settings("cabafl", "run.workers=2", "run.virtual_time=120")
-    simulate(load_experiment(None, words), out=tmp_path / "quiet")
+    words = settings("cabafl", "run.workers=2")
+    simulate(load_experiment(None, [*words, "run.workers=0"]), out=tmp_path / "quiet")
+    others = children()  # of other tests
     warnings: list[str] = []
     seen = 0
 
     def kill_now_and_then(event: object) -> None:
         nonlocal seen
         seen += 1
-        if seen in (60, 200, 350):
+        if seen in (60, 150):  # the second kill is that of the new one
             os.kill(children()[-1], signal.SIGKILL)
 
     simulate(load_experiment(None, words), tmp_path / "killed", kill_now_and_then, warnings.append)
-    assert len(warnings) == 3
+    assert len(warnings) == 2
     assert "worker process died" in warnings[0]
     same_bytes(tmp_path / "quiet", tmp_path / "killed")
-    assert children() == []
+    assert children() == others
 
 
 class Deadly:
@@ -92,9 +99,10 @@ class Faulty:
         return Wrong(input_shape[0], classes)
 
 
-def test_a_job_that_keeps_killing_workers_ends_the_run_with_one_line() -> None:
+def test_a_job_that_keeps_killing_workers_ends_the_run_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "MAX_ATTEMPTS", 3)
     words = settings("fedavg", "run.workers=1", f"model.name={__name__}:Deadly")
-    with pytest.raises(RunStopped, match="worker processes"):
+    with pytest.raises(RunStopped, match=r"^3 worker processes died running the same job"):
         simulate(load_experiment(None, words))
 
 
@@ -104,9 +112,9 @@ def test_an_exception_in_a_worker_reaches_the_user() -> None:
         simulate(load_experiment(None, words))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_worker_survives_the_main_process(number: int, tmp_path: Path) -> None:
-    words = settings("cabafl", "run.workers=2", "run.virtual_time=1000000")
+@pytest.mark.parametrize(("number", "count"), [(signal.SIGKILL, 2), (signal.SIGTERM, 1)])
+def test_no_worker_survives_the_main_process(number: int, count: int, tmp_path: Path) -> None:
+    words = settings("cabafl", f"run.workers={count}", "run.virtual_time=1000000")
     main = subprocess.Popen([sys.executable, "-m", "cabafl", "run", *words, "--quiet", "--out", str(tmp_path / "run")])
     metrics = tmp_path / "run" / "metrics.csv"
     deadline = time.monotonic() + 60
@@ -114,7 +122,7 @@ def test_no_worker_survives_the_main_process(number: int, tmp_path: Path) -> Non
         time.sleep(0.1)
     found = subprocess.run(["pgrep", "-P", str(main.pid)], capture_output=True, text=True, check=False).stdout
     workers = [int(pid) for pid in found.split()]
-    assert len(workers) == 2
+    assert len(workers) == count
     main.send_signal(number)
     main.wait(timeout=60)
     deadline = time.monotonic() + 10

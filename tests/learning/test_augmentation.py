@@ -62,7 +62,7 @@ def test_the_draws_follow_from_the_job() -> None:
 def test_any_number_of_workers_gives_the_same_run(tmp_path: object) -> None:
     keys = ["training.augment=crop-flip", "training.optimiser=adam", "training.label_smoothing=0.1", "data.devices=10"]
     keys += ["data.train_limit=200", "data.test_limit=50", "run.max_dispatches=6", "training.max_steps=3"]
-    one, two = (simulate(load_experiment(None, [*keys, f"run.workers={n}"])) for n in (0, 2))
+    one, two = (simulate(load_experiment(None, [*keys, f"run.workers={n}"])) for n in (0, 1))
     assert one.metrics.equals(two.metrics)
 
 

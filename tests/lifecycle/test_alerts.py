@@ -12,6 +12,8 @@ import torch
 
 from cabafl import Job, Method, Objective, Server, Upload, UserError, load_experiment, simulate
 
+pytestmark = pytest.mark.usefixtures("no_pixels")
+
 BASE = ["data.dataset=synthetic", "data.devices=6", "model.name=mlp", "fleet.slots=2", "run.workers=0"]
 SHORT = [*BASE, "run.virtual_time=60", "run.evaluate_every=5"]
 

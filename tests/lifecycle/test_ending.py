@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,16 @@ from cabafl.lifecycle.stopping import Paused, Stopped
 from cabafl.recording.events import Evaluated
 from cabafl.recording.folder import read_metrics
 from tests.runs import same_bytes, settings
+
+pytestmark = pytest.mark.usefixtures("no_pixels")
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def kill(*_: object, **__: object) -> None:
+    raise Killed
 
 
 def row(accuracy: float, averaged: float | None = None) -> Evaluated:
@@ -134,12 +145,7 @@ def test_a_kill_while_a_run_is_being_extended_loses_nothing(
 ) -> None:
     folder = tmp_path / "run"
     simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=20")), folder)
-
-    class Killed(BaseException):
-        pass
-
-    def kill(*_: object) -> None:
-        raise Killed
+    shutil.copytree(folder, tmp_path / "short")
 
     place = {"accept": "accept_experiment", "unfinished": "sync_folder", "renamed": "write_atomic"}[at]
     with monkeypatch.context() as patch:
@@ -148,7 +154,6 @@ def test_a_kill_while_a_run_is_being_extended_loses_nothing(
             resume(folder, settings=["run.virtual_time=60"])
     assert (folder / "summary.json").exists() == (at == "accept")
     resume(folder)
-    simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=20")), tmp_path / "short")
     same_bytes(tmp_path / "short", folder)
     resume(folder, settings=["run.virtual_time=60"])
     simulate(load_experiment(None, settings("fedavg", "run.workers=0")), tmp_path / "whole")
@@ -265,12 +270,6 @@ def test_two_extensions_that_were_killed_leave_a_run_that_goes_on(
     folder = tmp_path / "run"
     simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=20")), folder)
 
-    class Killed(BaseException):
-        pass
-
-    def kill(*_: object, **__: object) -> None:
-        raise Killed
-
     for place, end in (("cabafl.lifecycle.simulate.carry_out", 40), ("cabafl.lifecycle.extension.write_atomic", 60)):
         with monkeypatch.context() as patch:
             patch.setattr(place, kill)
@@ -289,7 +288,9 @@ def test_an_end_before_the_end_of_a_finished_run_is_refused(tmp_path: Path) -> N
     assert summary(folder)["time"] == 20
 
 
-def test_the_command_finishes_a_run_of_another_process(tmp_path: Path) -> None:
+def test_the_command_finishes_a_run_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In a process that has not imported the method, whose objects are in the checkpoint."""
     folder = tmp_path / "run"
     with pytest.raises(Paused):
@@ -298,14 +299,18 @@ def test_the_command_finishes_a_run_of_another_process(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "final accuracy (%)" in done.stdout
     assert f"Learning curve: {folder}/curve.png" in done.stdout.replace("\n", "")
-    again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "this run is already complete." in again.stdout
+    monkeypatch.setattr(sys, "argv", ["cabafl", "finish", str(folder)])
+    with pytest.raises(SystemExit) as again:
+        main()
+    assert again.value.code in (0, None)
+    assert "this run is already complete." in capsys.readouterr().out
 
 
 def test_a_running_run_is_finished_where_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "cabafl", "run", *settings("fedavg", "run.virtual_time=1e9"), "--out", str(folder)]
-    process = subprocess.Popen([*command, "--quiet"], stdout=subprocess.DEVNULL)
+    words = settings("fedavg", "run.virtual_time=1e9", "run.workers=0")
+    command = [sys.executable, "-m", "cabafl", "run", *words, "--out", str(folder), "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         give_up = time.monotonic() + 60
         while not (folder / "metrics.csv").exists() or len(read_metrics(folder)) < 3:

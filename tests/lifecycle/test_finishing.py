@@ -16,6 +16,8 @@ from cabafl.lifecycle.stopping import Paused
 from tests.cli.program import refused
 from tests.runs import settings
 
+pytestmark = pytest.mark.usefixtures("no_pixels")
+
 
 def paused(folder: Path, *more: str, data: object = None) -> Path:
     with pytest.raises(Paused):

@@ -14,6 +14,8 @@ from cabafl.samples import load_data
 from tests.cli.program import cabafl
 from tests.runs import settings
 
+pytestmark = pytest.mark.usefixtures("no_pixels")
+
 
 def accuracy(folder: Path, which: str = "result") -> float:
     """Of the loaded model on the test samples as they are stored."""

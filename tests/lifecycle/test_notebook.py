@@ -41,8 +41,9 @@ def test_the_quick_start_runs(tmp_path: Path) -> None:
     assert exported.outputs[0].data["text/plain"].startswith("'1,000 test samples: the same predictions")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kernel() -> Iterator[Any]:
+    """One for several tests, as for the cells of one notebook."""
     manager, client = start_new_kernel(kernel_name="python3", startup_timeout=PATIENCE)
     yield SimpleNamespace(manager=manager, client=client)
     client.stop_channels()
@@ -66,8 +67,16 @@ def outputs(client: Any, message: str, until: str) -> list[dict[str, Any]]:
             return found
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody stops."""
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    simulate(load_experiment(None, settings("fedavg", "run.workers=0", "run.virtual_time=600")), folder)
+    return folder
+
+
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_stop_button_and_resume(workers: int, kernel: Any, tmp_path: Path) -> None:
+def test_the_stop_button_and_resume(workers: int, kernel: Any, whole: Path, tmp_path: Path) -> None:
     words = settings("fedavg", f"run.workers={workers}", "run.virtual_time=600")
     kernel.client.execute_interactive(
         f"from cabafl import load_experiment, resume, simulate\nexperiment = load_experiment(None, {words!r})",
@@ -92,8 +101,7 @@ def test_the_stop_button_and_resume(workers: int, kernel: Any, tmp_path: Path) -
         if each["msg_type"] == "update_display_data"
     ]
     assert "complete, 100 %\nt = 600 s" in shown[-1]
-    simulate(load_experiment(None, words), tmp_path / "whole")
-    same_bytes(tmp_path / "run", tmp_path / "whole")
+    same_bytes(tmp_path / "run", whole)
 
 
 def row(time: float, value: float, averaged: float | None = None) -> Evaluated:

@@ -16,6 +16,8 @@ from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Paused
 from tests.runs import same_bytes
 
+pytestmark = pytest.mark.usefixtures("no_pixels")
+
 MODULE = """
 from torch import nn
 
@@ -33,7 +35,7 @@ def write_data(path: Path, seed: int = 1) -> None:
     np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y, user_train=users, user_test=users)
 
 
-def test_a_run_is_resumed_from_another_folder(tmp_path: Path) -> None:
+def test_a_run_is_resumed_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()
     elsewhere.mkdir()
@@ -42,8 +44,11 @@ def test_a_run_is_resumed_from_another_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cabafl"]
     begin = ["run", *SETTINGS, *MORE, "model.name=my_own_net:net", "--quiet"]
     subprocess.run([*command, *begin, "--out", "../run", "--until", "20"], cwd=home, check=True)
-    subprocess.run([*command, *begin, "--out", "../whole"], cwd=home, check=True)
     subprocess.run([*command, "resume", "../run", "--quiet"], cwd=elsewhere, check=True)
+    monkeypatch.chdir(home)
+    monkeypatch.syspath_prepend(home)
+    simulate(load_experiment(None, [*SETTINGS, *MORE, "model.name=my_own_net:net"]), "../whole")
+    del sys.modules["my_own_net"]
     same_bytes(tmp_path / "whole", tmp_path / "run")
 
 

@@ -10,7 +10,10 @@ from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Paused
+from tests.execution.lasting import LastingPools
 from tests.runs import same_bytes, settings
+
+pytestmark = pytest.mark.usefixtures("no_pixels")
 
 
 def last_time(folder: Path) -> float:
@@ -19,20 +22,23 @@ def last_time(folder: Path) -> float:
 
 @pytest.mark.parametrize("method", ["cabafl", "fedavg"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_stopped_at_two_times_ends_in_the_same_bytes(workers: int, method: str, tmp_path: Path) -> None:
+def test_a_run_stopped_at_two_times_ends_in_the_same_bytes(
+    workers: int, method: str, lasting: LastingPools, tmp_path: Path
+) -> None:
+    simulate(load_experiment(None, settings(method, "run.workers=0")), tmp_path / "whole")
     experiment = load_experiment(None, settings(method, f"run.workers={workers}"))
-    simulate(experiment, tmp_path / "whole")
     folder = tmp_path / "parts"
-    with pytest.raises(Paused):
+    with lasting.serving(), pytest.raises(Paused):
         simulate(experiment, folder, until=60 / 9)
     assert 0 < last_time(folder) <= 60 / 9
-    with pytest.raises(Paused) as paused:
+    with lasting.serving(), pytest.raises(Paused) as paused:
         resume(folder, until=20.0)
     assert paused.value.time == 20.0
     assert 60 / 9 < last_time(folder) <= 20
     assert not (folder / "summary.json").exists()
     assert "20.0," in (folder / "metrics.csv").read_text()  # what happens at that very time is included
-    assert resume(folder, until=60.0) is not None  # the end of the run
+    with lasting.serving():
+        assert resume(folder, until=60.0) is not None  # the end of the run
     same_bytes(tmp_path / "whole", folder)
     one, other = (json.loads((path / "summary.json").read_text()) for path in (tmp_path / "whole", folder))
     assert one | {"wall_seconds": 0} == other | {"wall_seconds": 0}

@@ -15,6 +15,8 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from cabafl.watch import shelf as shelf_module
+from cabafl.watch import stream
 from cabafl.watch.access import Gate, Secret
 from cabafl.watch.app import Site, make_app
 from cabafl.watch.overview import Overview
@@ -57,7 +59,23 @@ class Served:
 
 @contextmanager
 def served(roots: Sequence[Path], login_required: bool = False, port: int = 0) -> Iterator[Served]:
-    """A server on a port of loopback, which looks at the folders as it does for a user."""
+    """A server on a port of loopback, which looks at the folders as it does for a user, only more often."""
+    with often():
+        yield from _served(roots, login_required, port)
+
+
+@contextmanager
+def often() -> Iterator[None]:
+    """Inside the context, nobody waits long for a server to notice something."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shelf_module, "LOOK_INTERVAL", 0.2)
+        patch.setattr(shelf_module, "QUIET_LOOK_INTERVAL", 1.0)
+        patch.setattr(shelf_module, "SEARCH_INTERVAL", 0.5)
+        patch.setattr(stream, "INTERVAL", 0.2)
+        yield
+
+
+def _served(roots: Sequence[Path], login_required: bool, port: int) -> Iterator[Served]:
     shelf = Shelf(roots)
     site = Site(shelf, Overview(shelf), Gate(Secret(SECRET, password=False)), login_required, encrypted=False)
     listener = socket.create_server(("127.0.0.1", port))

@@ -188,7 +188,10 @@ def test_a_hundred_thousand_devices_scroll(browser: Browser, tmp_path: Path) -> 
         for larger in (0, 3):  # all at once, then cells of some size, of which many rows are out of sight
             for _ in range(larger):
                 page.get_by_role("button", name="Larger cells").click()
-            longest, reached = min(page.evaluate(SCROLL, 20 + 200 * larger) for _ in range(TRIES))
+            for _ in range(TRIES):
+                longest, reached = page.evaluate(SCROLL, 20 + 200 * larger)
+                if longest < LONGEST_FRAME:
+                    break
             assert longest < LONGEST_FRAME
             assert reached > 200
         page.locator(".surface").first.hover(position={"x": 50, "y": 50})

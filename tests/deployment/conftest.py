@@ -1,0 +1,3 @@
+"""What the tests of this folder share."""
+
+from tests.lifecycle.curves import no_pixels as no_pixels
