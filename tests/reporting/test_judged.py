@@ -9,7 +9,7 @@ from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.reporting.report import build_report
 from cabafl.reporting.runs import judged
-from tests.cli.program import cabafl
+from tests.cli.program import cabafl_here
 from tests.runs import settings
 
 AVERAGED = ["run.average=polynomial", "run.workers=0"]
@@ -64,11 +64,11 @@ def test_the_command_line_chooses(folders: Path, tmp_path: Path) -> None:
     words = ["report", str(folders / "averaged"), "--out", str(tmp_path / "report")]
     assert "those of the published models" in _page(*words, "--by", "raw", out=tmp_path)
     assert "those of the averaged models" in _page(*words, out=tmp_path)
-    wrong = cabafl(*words, "--by", "mean", cwd=tmp_path)
+    wrong = cabafl_here(*words, "--by", "mean", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "--by = 'mean': accepted: raw, averaged" in wrong.stderr
 
 
 def _page(*words: str, out: Path) -> str:
-    assert cabafl(*words, "--quiet", cwd=out).returncode == 0
+    assert cabafl_here(*words, "--quiet", cwd=out).returncode == 0
     return (out / "report" / "report.html").read_text()
