@@ -16,13 +16,16 @@ from tests.runs import same_bytes
 OUT = "reproduction-smoke"
 
 
-def test_a_figure_and_a_table_from_a_fresh_folder(tmp_path: Path) -> None:
-    """Figure 15 and Table III share the run of FedAvg."""
-    first = cabafl("reproduce", "fig15", "--only", "FedAvg", "--jobs", "1", cwd=tmp_path)
+def test_a_figure_and_a_table_from_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 15 and Table III share the run of FedAvg. Runs have half their length."""
+    monkeypatch.setitem(definitions.settings().scale["smoke"].keys["run"], "virtual_time", 120)
+    first = cabafl_here("reproduce", "fig15", "--only", "FedAvg", "--jobs", "1", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "1 runs, 0 of them finished" in first.stdout
     assert "Figure 15" in first.stdout
     assert (tmp_path / OUT / "fig15" / "figure.png").exists()
+    [file] = (tmp_path / OUT / "runs").glob("*/experiment.toml")
+    assert load_experiment(file).run.virtual_time == 120
     words = ["reproduce", "Table 3", "--methods", "fedavg,cabafl", "--jobs", "1"]
     second = cabafl_here(*words, cwd=tmp_path)
     assert second.returncode == 0, second.stderr
@@ -43,7 +46,7 @@ def test_two_parts_are_joined(tmp_path: Path) -> None:
         done = cabafl_here(*words, "--part", part, "--out", part[0], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "1 of 2 cells have no finished run" in done.stdout
-    joined = cabafl_here(*words, "--out", "1", "--runs", "2", cwd=tmp_path)
+    joined = cabafl(*words, "--out", "1", "--runs", "2", cwd=tmp_path)
     assert joined.returncode == 0, joined.stderr
     assert "2 runs, 2 of them finished" in joined.stdout
     assert "no finished run" not in joined.stdout

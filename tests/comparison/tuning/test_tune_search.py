@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import random
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.storage import _VersionManager
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from cabafl import load_experiment
 from cabafl.comparison.grid import GridRun
@@ -24,8 +27,9 @@ from tests.comparison.tuning.made_up import SETTINGS, carry_out, plan, quality, 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _history_is_read_once() -> Iterator[None]:
-    """Optuna reads the history of its own tables, some dozen files, several times for every study."""
+def _quick_studies() -> Iterator[None]:
+    """Optuna reads the history of its own tables, some dozen files, several times for every study; here it does so
+    once. And no change waits for the disk."""
     read = _VersionManager._create_alembic_script
     kept: list[Any] = []
 
@@ -36,7 +40,13 @@ def _history_is_read_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_VersionManager, "_create_alembic_script", once)
+        event.listen(Engine, "connect", _without_waiting)
         yield
+        event.remove(Engine, "connect", _without_waiting)
+
+
+def _without_waiting(connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 @pytest.fixture(scope="module")
