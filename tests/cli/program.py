@@ -26,7 +26,7 @@ def cabafl(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     """Runs a command to its end; the terminal is 200 columns wide."""
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.run(
-        [*CABAFL, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+        [*CABAFL, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 

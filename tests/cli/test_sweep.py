@@ -40,8 +40,9 @@ def test_values_can_be_added_and_finished_runs_are_not_repeated(tmp_path: Path) 
 
 
 def test_a_killed_sweep_continues(tmp_path: Path) -> None:
-    words = [*QUICK[:-2], "run.virtual_time=500", "run.evaluate_every=5", "run.checkpoint_every=0.2"]
-    words += ["data.beta=0.1,0.5", "method.name=fedavg", "--jobs", "1", "--quiet", "--out", "out"]
+    settings = [*QUICK[:-2], "run.virtual_time=500", "run.evaluate_every=5", "run.checkpoint_every=0.2"]
+    settings += ["method.name=fedavg"]
+    words = [*settings, "data.beta=0.1,0.5", "--jobs", "1", "--quiet", "--out", "out"]
     runs = tmp_path / "out" / "runs"
     process = subprocess.Popen([*CABAFL, "sweep", *words], cwd=tmp_path)
     record = runs / "fedavg-beta0.1-seed1" / "checkpoint.json"
@@ -56,8 +57,8 @@ def test_a_killed_sweep_continues(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     names = ["fedavg-beta0.1-seed1", "fedavg-beta0.5-seed1"]
     assert sorted(path.name for path in runs.iterdir()) == names
-    for name in names:
-        simulate(load_experiment(runs / name / "experiment.toml", ["run.workers=0"]), tmp_path / name)
+    for name, beta in zip(names, (0.1, 0.5), strict=True):
+        simulate(load_experiment(None, [*settings, "run.workers=0", f"data.beta={beta}"]), tmp_path / name)
         same_bytes(tmp_path / name, runs / name)
 
 

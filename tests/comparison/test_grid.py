@@ -62,7 +62,8 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(tmp_path: Path) -
 
 
 def test_a_killed_comparison_continues(tmp_path: Path) -> None:
-    words = [*QUICK, "run.virtual_time=500", "run.checkpoint_every=0.2", "--methods", "fedavg,fedbuff", "--jobs", "1"]
+    settings = [*QUICK, "run.virtual_time=500", "run.checkpoint_every=0.2"]
+    words = [*settings, "--methods", "fedavg,fedbuff", "--jobs", "1"]
     process = subprocess.Popen([*CABAFL, "compare", *words, "--out", "out", "--quiet"], cwd=tmp_path)
     record = tmp_path / "out" / "runs" / "fedavg-seed1" / "checkpoint.json"
     deadline = time.monotonic() + 60
@@ -74,10 +75,9 @@ def test_a_killed_comparison_continues(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "report.html").exists()
     again = compare(tmp_path, *words)  # immediately: the orphaned run is still writing its checkpoint
     assert again.returncode == 0, again.stderr
-    for name in ("fedavg-seed1", "fedbuff-seed1"):
-        run = tmp_path / "out" / "runs" / name
-        simulate(load_experiment(run / "experiment.toml", ["run.workers=0"]), tmp_path / name)
-        same_bytes(tmp_path / name, run)
+    for name in ("fedavg", "fedbuff"):
+        simulate(load_experiment(None, [*settings, "run.workers=0", f"method.name={name}"]), tmp_path / name)
+        same_bytes(tmp_path / name, tmp_path / "out" / "runs" / f"{name}-seed1")
 
 
 def test_an_unwritable_folder_is_reported_before_the_work(tmp_path: Path) -> None:
