@@ -1,13 +1,13 @@
 """The examples of docs/data.md work as they stand."""
 
+import os
 import re
-import subprocess
-import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
-from tests.cli.program import cabafl
+from tests.cli.program import cabafl_here
 
 PAGE = (Path(__file__).parent.parent / "docs" / "data.md").read_text(encoding="utf-8")
 
@@ -22,12 +22,12 @@ def blocks(title: str, language: str) -> list[str]:
 
 
 def run_commands(title: str, folder: Path) -> list[str]:
-    """Runs the commands of a section; returns what each prints."""
+    """Runs the commands of a section, without worker processes; returns what each prints."""
     printed = []
     for line in "\n".join(blocks(title, "")).splitlines():
         words = line.removeprefix("$ ").split()
         if words[:1] == ["cabafl"]:
-            done = cabafl(*words[1:], cwd=folder)
+            done = cabafl_here(*words[1:], *["run.workers=0"] * (words[1] == "run"), cwd=folder)
             assert (done.returncode, done.stderr) == (0, ""), done.stderr
             printed.append(done.stdout)
     return printed
@@ -35,11 +35,13 @@ def run_commands(title: str, folder: Path) -> list[str]:
 
 def run_python(title: str, folder: Path) -> None:
     for code in blocks(title, "python"):
-        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=120)
+        with chdir(folder):
+            exec(compile(code, "data.md", "exec"), {})
 
 
 @pytest.mark.parametrize("title", ["Your own arrays", "Data from Python"])
-def test_python_examples(title: str, tmp_path: Path) -> None:
+def test_python_examples(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)  # a core has one worker process
     run_python(title, tmp_path)
     run_commands(title, tmp_path)
     assert len(list(tmp_path.glob("runs/*/summary.json"))) == 1

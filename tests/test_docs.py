@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")])
 QUICK = ["data.dataset=synthetic", "data.devices=10", "model.name=mlp", "run.virtual_time=60", "run.evaluate_every=4"]
+QUICK += ["run.workers=0"]
 
 
 def page(name: str) -> str:

@@ -51,7 +51,8 @@ def test_multilabel_learns(tmp_path: Path) -> None:
 
 
 def test_next_token_learns(tmp_path: Path) -> None:
-    result = run("next_token", tmp_path / "run", "run.virtual_time=210")
+    few = ["data.devices=10", "fleet.slots=4", "data.test_limit=200"]
+    result = run("next_token", tmp_path / "run", "run.virtual_time=210", *few)
     assert result.metrics["perplexity"][0] > 11.5
     assert result.summary["final_perplexity"] < 9
 

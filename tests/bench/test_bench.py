@@ -1,8 +1,6 @@
 """The benchmarks run with tiny sizes and give complete results; speed is not tested here."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from cabafl.bench.startup import FirstDispatch
 from cabafl.bench.timing import Spread, in_turns, ratio
 from cabafl.bench.workload import images
 from cabafl.methods.cabafl import CaBaFL
+from tests.cli.program import cabafl_here
 
 TINY = simulator.Size(jobs=4, devices=6, samples=10, epochs=1, batch=5, slots=2)
 
@@ -128,7 +127,7 @@ def test_flute_row_on_other_toolkits(toolkit: toolkits.Toolkit) -> None:
 
 def test_command_writes_what_it_prints(tmp_path: Path) -> None:
     words = ["bench", "selection", "--devices", "30", "--repetitions", "2", "--out", "out"]
-    done = subprocess.run([sys.executable, "-m", "cabafl", *words], cwd=tmp_path, capture_output=True, text=True)
+    done = cabafl_here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "One device selection" in done.stdout
     assert json.loads((tmp_path / "out" / "bench.json").read_text())["sections"]["selection"]["selection"][0]["N"] == 30

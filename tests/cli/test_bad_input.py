@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cabafl.cli import main
-from tests.cli.program import QUICK, cabafl
+from tests.cli.program import QUICK, cabafl, cabafl_here
 
 
 def arrays(path: Path, **changes: object) -> Path:
@@ -214,13 +214,13 @@ def test_bad_input_in_a_real_process(tmp_path: Path) -> None:
 
 def test_unwritable_and_existing_folders(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    done = cabafl("run", *QUICK, "--out", "file/run", cwd=tmp_path)
+    done = cabafl_here("run", *QUICK, "run.workers=0", "--out", "file/run", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "file/run" in done.stderr
     full = tmp_path / "full"
     full.mkdir()
     (full / "summary.json").write_text("precious")
-    done = cabafl("run", *QUICK, "--out", "full", cwd=tmp_path)
+    done = cabafl("run", *QUICK, "run.workers=1", "--out", "full", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "not empty" in done.stderr
     assert [path.name for path in full.iterdir()] == ["summary.json"]
@@ -228,9 +228,9 @@ def test_unwritable_and_existing_folders(tmp_path: Path) -> None:
 
 
 def test_missing_and_broken_experiment_files(tmp_path: Path) -> None:
-    done = cabafl("run", "nothing.toml", cwd=tmp_path)
+    done = cabafl_here("run", "nothing.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     (tmp_path / "broken.toml").write_text("[data\n")
-    done = cabafl("run", "broken.toml", cwd=tmp_path)
+    done = cabafl_here("run", "broken.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "broken.toml" in done.stderr

@@ -47,7 +47,7 @@ def test_a_table_that_fits_or_a_wide_terminal_shows_it_as_it_is() -> None:
 
 
 def test_a_closed_pipe_does_not_end_a_run(tmp_path: Path) -> None:
-    command = [*CABAFL, "run", *QUICK, "run.virtual_time=100", "--out", "here"]
+    command = [*CABAFL, "run", *QUICK, "run.virtual_time=100", "run.workers=1", "--out", "here"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -62,7 +62,7 @@ def test_a_closed_pipe_does_not_end_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_output_on_a_full_disk_does_not_end_a_run(tmp_path: Path) -> None:
-    command = [*CABAFL, "run", *QUICK, "--out", "here"]
+    command = [*CABAFL, "run", *QUICK, "run.workers=0", "--out", "here"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     reason = "standard output cannot be written: No space left on device; no more follows there"

@@ -13,20 +13,20 @@ import pytest
 from rich.console import Console
 
 from cabafl.cli.data import list_
-from tests.cli.program import cabafl
+from tests.cli.program import cabafl_here
 from tests.data.archive_files import CIFAR100_FILES, activity_files, tar_of, zip_of
 from tests.data.web import Web, serving
 
 
 def test_data_show_draws_the_partition(tmp_path: Path) -> None:
-    done = cabafl("data", "show", "mnist5k", "data.beta=0.3", "data.devices=20", cwd=tmp_path)
+    done = cabafl_here("data", "show", "mnist5k", "data.beta=0.3", "data.devices=20", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "4,000 of 4,000 training samples" in done.stdout
     assert (tmp_path / "partition-mnist5k.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_samples_without_classes_are_not_drawn(tmp_path: Path) -> None:
-    done = cabafl("data", "show", "synthetic", "task.name=regression", "data.partition=natural", cwd=tmp_path)
+    done = cabafl_here("data", "show", "synthetic", "task.name=regression", "data.partition=natural", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "synthetic: has no classes to draw; its 100 devices have 10 to 30 samples" in done.stderr
 
@@ -48,7 +48,7 @@ def test_data_list_says_what_is_there(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_data_fetch_from_an_incomplete_archive(tmp_path: Path) -> None:
     (tmp_path / "har.zip").write_bytes(zip_of(activity_files()))
-    done = cabafl("data", "fetch", "activity", "--root", "new", "--from", "har.zip", cwd=tmp_path)
+    done = cabafl_here("data", "fetch", "activity", "--root", "new", "--from", "har.zip", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: --from har.zip is not a complete activity: ")
     assert done.stderr.count("\n") == 1

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import cabafl
+from tests.cli.program import cabafl_here
 
 
 def test_observations_on_synthetic_data(tmp_path: Path) -> None:
-    done = cabafl("observe", "data.dataset=synthetic", "model.name=mlp", "--draws", "3", "--epochs", "1", cwd=tmp_path)
+    words = ["observe", "data.dataset=synthetic", "model.name=mlp", "--draws", "3", "--epochs", "1"]
+    done = cabafl_here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "beta = 0.1" in done.stdout
     assert (tmp_path / "observations.png").read_bytes().startswith(b"\x89PNG")
@@ -19,7 +20,7 @@ def test_observations_on_synthetic_data(tmp_path: Path) -> None:
 def test_an_invalid_figure_path_is_reported_before_the_work(
     command: list[str], out: str, accepted: str, tmp_path: Path
 ) -> None:
-    done = cabafl(*command, "--out", out, cwd=tmp_path)
+    done = cabafl_here(*command, "--out", out, cwd=tmp_path)
     assert done.returncode == 2
     assert f"--out = {out}" in done.stderr
     assert accepted in done.stderr

@@ -7,38 +7,43 @@ from pathlib import Path
 
 import pytest
 
+from cabafl import load_experiment, simulate
 from cabafl.cli import main
 from cabafl.paper import definitions
-from tests.cli.program import CABAFL, cabafl
+from tests.cli.program import CABAFL, cabafl, cabafl_here
+from tests.runs import same_bytes
 
 OUT = "reproduction-smoke"
 
 
-def test_a_figure_and_a_table_from_a_fresh_folder(tmp_path: Path) -> None:
-    """Figure 15 and Table III share the run of FedAvg."""
-    first = cabafl("reproduce", "fig15", "--only", "FedAvg", cwd=tmp_path)
+def test_a_figure_and_a_table_from_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 15 and Table III share the run of FedAvg. Runs have half their length."""
+    monkeypatch.setitem(definitions.settings().scale["smoke"].keys["run"], "virtual_time", 120)
+    first = cabafl_here("reproduce", "fig15", "--only", "FedAvg", "--jobs", "1", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "1 runs, 0 of them finished" in first.stdout
     assert "Figure 15" in first.stdout
     assert (tmp_path / OUT / "fig15" / "figure.png").exists()
-    words = ["reproduce", "Table 3", "--methods", "fedavg,cabafl"]
-    second = cabafl(*words, cwd=tmp_path)
+    [file] = (tmp_path / OUT / "runs").glob("*/experiment.toml")
+    assert load_experiment(file).run.virtual_time == 120
+    words = ["reproduce", "Table 3", "--methods", "fedavg,cabafl", "--jobs", "1"]
+    second = cabafl_here(*words, cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert "2 runs, 1 of them finished" in second.stdout
     assert "0.37" in second.stdout
     page = (tmp_path / OUT / "index.html").read_text()
     assert "Table III" in page
     assert "Figure 15" in page
-    again = cabafl("reproduce", "table3", "--no-run", cwd=tmp_path)
+    again = cabafl_here("reproduce", "table3", "--no-run", cwd=tmp_path)
     assert again.returncode == 0
     assert "2 of 7 cells" in (tmp_path / OUT / "index.html").read_text()
     assert "…" in (tmp_path / OUT / "table3" / "table.md").read_text()
 
 
 def test_two_parts_are_joined(tmp_path: Path) -> None:
-    words = ["reproduce", "table7", "--only", "activity", "--methods", "fedavg,fedasync"]
+    words = ["reproduce", "table7", "--only", "activity", "--methods", "fedavg,fedasync", "--jobs", "1"]
     for part in ("1/2", "2/2"):
-        done = cabafl(*words, "--part", part, "--out", part[0], cwd=tmp_path)
+        done = cabafl_here(*words, "--part", part, "--out", part[0], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "1 of 2 cells have no finished run" in done.stdout
     joined = cabafl(*words, "--out", "1", "--runs", "2", cwd=tmp_path)
@@ -49,26 +54,30 @@ def test_two_parts_are_joined(tmp_path: Path) -> None:
 
 def test_a_killed_reproduction_continues(tmp_path: Path) -> None:
     words = ["reproduce", "table7", "--only", "activity", "--methods", "fedasync,cabafl", "--jobs", "1"]
-    whole = cabafl(*words, "--out", "whole", cwd=tmp_path)
-    assert whole.returncode == 0, whole.stderr
     process = subprocess.Popen([*CABAFL, *words, "--out", "out", "--quiet"], cwd=tmp_path)
     deadline = time.monotonic() + 60
     while not list((tmp_path / "out").glob("runs/*/metrics.csv")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.02)
+    assert process.poll() is None  # else it was over before it was killed
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "out" / "index.html").exists()
-    again = cabafl(*words, "--out", "out", cwd=tmp_path)
+    again = cabafl_here(*words, "--out", "out", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    for run in (tmp_path / "whole" / "runs").iterdir():
-        for file in ("events.jsonl", "metrics.csv", "model.safetensors"):
-            assert (run / file).read_bytes() == (tmp_path / "out" / "runs" / run.name / file).read_bytes()
+    runs = [path.parent for path in (tmp_path / "out" / "runs").glob("*/summary.json")]
+    assert len(runs) == 2
+    for run in runs:
+        experiment = load_experiment(run / "experiment.toml", ["run.workers=0"])
+        simulate(experiment, tmp_path / "whole" / "runs" / run.name)
+        same_bytes(tmp_path / "whole" / "runs" / run.name, run)
+    whole = cabafl_here(*words, "--out", "whole", cwd=tmp_path)
+    assert (whole.returncode, "2 runs, 2 of them finished" in whole.stdout) == (0, True), whole.stderr
     one, other = ((tmp_path / folder / "table7" / "table.md").read_bytes() for folder in ("whole", "out"))
     assert one == other
 
 
 def test_figures_without_runs(tmp_path: Path) -> None:
-    done = cabafl("reproduce", "fig3", "table5", "fig12", cwd=tmp_path)
+    done = cabafl_here("reproduce", "fig3", "table5", "fig12", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "0 runs" in done.stdout
     assert "pairs of digits" in done.stdout
@@ -124,7 +133,7 @@ def test_wrong_words_are_one_line(
 
 
 def test_what_only_leaves_out_is_named(tmp_path: Path) -> None:
-    done = cabafl("reproduce", "table3", "fig8", "--only", "iid", "--no-run", cwd=tmp_path)
+    done = cabafl_here("reproduce", "table3", "fig8", "--only", "iid", "--no-run", cwd=tmp_path)
     assert done.returncode == 0
     assert "table3: --only = 'iid' matches no row or column of it" in done.stderr + done.stdout
     assert "fig8: --only" not in done.stderr + done.stdout
@@ -134,7 +143,7 @@ def test_the_rest_that_can_be_made_is_named(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "cifar10").mkdir()
     (tmp_path / "cifar10" / "file").touch()
     monkeypatch.setenv("CABAFL_DATA", str(tmp_path))
-    done = cabafl("reproduce", "table1", "--scale", "desk", cwd=tmp_path)
+    done = cabafl_here("reproduce", "table1", "--scale", "desk", cwd=tmp_path)
     assert done.returncode == 2
     assert "without it: --only cifar10-" in done.stderr
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cabafl import load_experiment, simulate
-from tests.cli.program import CABAFL, QUICK, cabafl, refused
+from tests.cli.program import CABAFL, QUICK, cabafl, cabafl_here, refused
 from tests.runs import same_bytes
 
 
@@ -27,35 +27,38 @@ def test_values_can_be_added_and_finished_runs_are_not_repeated(tmp_path: Path) 
     ):
         assert (out / name).exists()
     stamps = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/summary.json")}
-    second = cabafl("sweep", *QUICK, "data.beta=10,0.5,0.1", "--methods", "cabafl", cwd=tmp_path)
+    words = ["sweep", *QUICK, "data.beta=10,0.5,0.1", "--methods", "cabafl", "--jobs", "1"]
+    second = cabafl_here(*words, cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert "2 of 3 runs are already finished" in second.stdout
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     rows = (out / "table.csv").read_text().splitlines()
     assert [row.partition(",")[0] for row in rows] == ["setting", "beta = 0.1", "beta = 0.5", "beta = 10"]
-    third = cabafl("sweep", *QUICK, "data.beta=0.5,0.1", "fleet.link_seconds=3", cwd=tmp_path)
+    third = cabafl_here("sweep", *QUICK, "data.beta=0.5,0.1", "fleet.link_seconds=3", cwd=tmp_path)
     assert (third.returncode, third.stderr.count("\n")) == (2, 1)
     assert "other settings" in third.stderr
 
 
 def test_a_killed_sweep_continues(tmp_path: Path) -> None:
-    words = [*QUICK[:-2], "run.virtual_time=500", "run.evaluate_every=5", "run.checkpoint_every=0.2"]
-    words += ["data.beta=0.1,0.5", "method.name=fedavg", "--jobs", "1", "--quiet", "--out", "out"]
+    settings = [*QUICK[:-2], "run.virtual_time=500", "run.evaluate_every=5", "run.checkpoint_every=0.2"]
+    settings += ["method.name=fedavg"]
+    words = [*settings, "data.beta=0.1,0.5", "--jobs", "1", "--quiet", "--out", "out"]
     runs = tmp_path / "out" / "runs"
     process = subprocess.Popen([*CABAFL, "sweep", *words], cwd=tmp_path)
     record = runs / "fedavg-beta0.1-seed1" / "checkpoint.json"
     deadline = time.monotonic() + 60
     while not record.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.02)
+    assert process.poll() is None  # else it was over before it was killed
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "out" / "report.html").exists()
-    again = cabafl("sweep", *words, cwd=tmp_path)
+    again = cabafl_here("sweep", *words, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     names = ["fedavg-beta0.1-seed1", "fedavg-beta0.5-seed1"]
     assert sorted(path.name for path in runs.iterdir()) == names
-    for name in names:
-        simulate(load_experiment(runs / name / "experiment.toml"), tmp_path / name)
+    for name, beta in zip(names, (0.1, 0.5), strict=True):
+        simulate(load_experiment(None, [*settings, "run.workers=0", f"data.beta={beta}"]), tmp_path / name)
         same_bytes(tmp_path / name, runs / name)
 
 

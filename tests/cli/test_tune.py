@@ -5,19 +5,24 @@ import json
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from cabafl import load_experiment, simulate
+from cabafl import resume, simulate
 from cabafl.cli.tune import parse_duration
-from cabafl.comparison.grid import locked
+from cabafl.comparison.grid import GridRun, locked
+from cabafl.comparison.tuning.results import summarised, write_results
 from cabafl.errors import UserError
-from tests.cli.program import CABAFL, QUICK, cabafl, refused
+from cabafl.lifecycle.stopping import Paused
+from tests.cli.program import CABAFL, QUICK, cabafl, cabafl_here, refused
+from tests.comparison.tuning.made_up import plan, search
 from tests.runs import same_bytes
 
 KEYS = ["training.learning_rate=0.01..0.3:log", "method.k=1,2,3"]
-WORDS = [*QUICK, *KEYS, "--rungs", "2", "--jobs", "2"]
+WORDS = [*QUICK, *KEYS, "--rungs", "2", "--jobs", "1"]
 
 
 def trials(out: Path) -> list[dict[str, str]]:
@@ -26,42 +31,50 @@ def trials(out: Path) -> list[dict[str, str]]:
 
 
 def test_a_search_from_start_to_finish(tmp_path: Path) -> None:
-    done = cabafl("tune", *WORDS, "--trials", "3", cwd=tmp_path)
+    done = cabafl("tune", *WORDS, "--trials", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "tuning"
     assert "Resuming promoted trials instead of starting them again saved" in done.stdout
     found = trials(out)
-    assert sorted(row["trial"] for row in found) == ["0", "1", "2"]
+    assert sorted(row["trial"] for row in found) == ["0", "1"]
     assert (found[0]["state"], found[0]["rungs"]) == ("finished", "2")
     assert all(float(row["processor_seconds"]) > 0 for row in found)
-    # a promoted trial has the bytes of a run that was never stopped
     folder = out / "runs" / f"trial-{int(found[0]['trial']):04d}-seed1"
-    simulate(load_experiment(folder / "experiment.toml"), tmp_path / "whole")
-    same_bytes(tmp_path / "whole", folder)
     # one that was not promoted keeps its checkpoint, and nothing after its rung
     other = out / "runs" / f"trial-{int(found[-1]['trial']):04d}-seed1"
     assert (other / "checkpoint.json").exists()
     assert json.loads((other / "events.jsonl").read_text().splitlines()[-1])["time"] <= 40 / 3
-    # the best settings are a file for `cabafl run`
-    again = cabafl("run", str(out / "best.toml"), "--out", "best", "--quiet", cwd=tmp_path)
+    # the best settings are a file for `cabafl run`; the promoted trial has the bytes of this run, which never stops
+    again = cabafl_here("run", str(out / "best.toml"), "run.workers=0", "--out", "best", "--quiet", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     same_bytes(tmp_path / "best", folder)
     # another search is refused; the same command with more trials adds one and leaves the others alone
     stamps = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/events.jsonl")}
-    refused = cabafl("tune", *WORDS, "data.beta=0.1", "--trials", "4", cwd=tmp_path)
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "error: data.beta = 0.1: the search in tuning has 0.5" in refused.stderr
-    assert cabafl("tune", *WORDS, "--trials", "4", "--quiet", cwd=tmp_path).stdout == ""
-    assert len(trials(out)) == 4
+    other_search = cabafl_here("tune", *WORDS, "data.beta=0.1", "--trials", "3", cwd=tmp_path)
+    assert (other_search.returncode, other_search.stderr.count("\n")) == (2, 1)
+    assert "error: data.beta = 0.1: the search in tuning has 0.5" in other_search.stderr
+    assert cabafl_here("tune", *WORDS, "--trials", "3", "--quiet", cwd=tmp_path).stdout == ""
+    assert len(trials(out)) == 3
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
+
+
+def carry_out(run: GridRun) -> None:
+    """Does what the process of a run does."""
+    with suppress(Paused):
+        if (run.folder / "experiment.toml").exists():
+            resume(run.folder, until=run.until)
+        else:
+            simulate(run.experiment, run.folder, until=run.until)
 
 
 def test_a_killed_search_continues(tmp_path: Path) -> None:
     """With one core the search is deterministic: after two kills it ends as one that was not killed."""
-    words = [*QUICK[:-2], "run.virtual_time=300", "run.evaluate_every=5", "run.checkpoint_every=0.2", *KEYS]
-    words += ["--rungs", "2", "--trials", "3", "--jobs", "1", "--quiet"]
-    whole = cabafl("tune", *words, "--out", "whole", cwd=tmp_path)
-    assert whole.returncode == 0, whole.stderr
+    settings = [*QUICK[:-2], "run.virtual_time=300", "run.evaluate_every=5", "run.checkpoint_every=0.2", *KEYS]
+    settings += ["run.workers=0"]
+    words = [*settings, "--rungs", "2", "--trials", "2", "--jobs", "1", "--quiet"]
+    whole = search(plan(*settings, rungs=2, trials=2), tmp_path / "whole", carry_out)
+    tuning = summarised(whole.plan, whole.trials, tmp_path / "whole")
+    write_results(whole.plan, tuning, whole.trials, tmp_path / "whole")
     folders = [path for path in (tmp_path / "whole" / "runs").iterdir() if path.is_dir()]
     total = sum((folder / "events.jsonl").stat().st_size for folder in folders)
     for share in (0.05, 0.5):
@@ -74,7 +87,7 @@ def test_a_killed_search_continues(tmp_path: Path) -> None:
         assert process.poll() is None  # else it was over before it was killed
         process.send_signal(signal.SIGKILL)
         process.wait()
-    again = cabafl("tune", *words, "--out", "out", cwd=tmp_path)
+    again = cabafl_here("tune", *words, "--out", "out", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     one, other = (trials(tmp_path / name) for name in ("whole", "out"))
     assert [row | {"processor_seconds": ""} for row in one] == [row | {"processor_seconds": ""} for row in other]
@@ -84,23 +97,22 @@ def test_a_killed_search_continues(tmp_path: Path) -> None:
     assert (tmp_path / "whole" / "best.toml").read_bytes() == (tmp_path / "out" / "best.toml").read_bytes()
 
 
-def test_the_budget_ends_a_search_in_the_middle_of_a_run(tmp_path: Path) -> None:
-    words = [
-        *QUICK[:-2],
-        "run.virtual_time=1000000",
-        *KEYS,
-        "--budget",
-        "8s",
-        "--metric",
-        "time_to_99",
-        "--rungs",
-        "1",
-    ]
-    done = cabafl("tune", *words, cwd=tmp_path)
+def test_the_budget_ends_a_search_in_the_middle_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine seconds of a clock that stands still until both runs have evaluated models."""
+    runs = tmp_path / "tuning" / "runs"
+
+    def clock() -> float:
+        return 9.0 * (sum(path.read_text().count("\n") > 2 for path in runs.glob("*/metrics.csv")) == 2)
+
+    monkeypatch.setattr("cabafl.comparison.tuning.search.time", SimpleNamespace(monotonic=clock))
+    words = [*QUICK[:-2], "run.virtual_time=1000000", *KEYS, "--budget", "8s", "--metric", "time_to_99"]
+    words += ["--rungs", "1", "--jobs", "2"]
+    done = cabafl_here("tune", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert len(list(runs.glob("*/checkpoint.json"))) == 2
     assert "No trial has reached a rung; a longer --budget continues the search." in done.stdout
     assert {row["state"] for row in trials(tmp_path / "tuning")} == {"interrupted"}
-    again = cabafl("tune", *words, cwd=tmp_path)
+    again = cabafl_here("tune", *words, cwd=tmp_path)
     assert "The budget of 8 s is used up by a search of" in again.stdout
 
 
@@ -119,8 +131,8 @@ def test_ctrl_c_keeps_checkpoints(tmp_path: Path) -> None:
 
 
 def test_a_search_of_which_nothing_can_run_ends_in_one_line(tmp_path: Path) -> None:
-    words = ["data.dataset=npz", "data.root=nowhere.npz", *KEYS, "--budget", "1h", "--quiet"]
-    done = cabafl("tune", *words, cwd=tmp_path)
+    words = ["data.dataset=npz", "data.root=nowhere.npz", *KEYS, "--budget", "1h", "--jobs", "1", "--quiet"]
+    done = cabafl_here("tune", *words, cwd=tmp_path)
     assert done.returncode == 1
     assert "error: tune: the first trials have all failed: " in done.stderr
     assert "nowhere.npz" in done.stderr

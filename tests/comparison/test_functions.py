@@ -13,6 +13,9 @@ BASE = ["data.dataset=synthetic", "data.devices=6", "model.name=mlp", "fleet.slo
 @pytest.mark.slow
 def test_compare_runs_methods_and_reports(tmp_path: Path) -> None:
     experiment = load_experiment(None, [*BASE, "run.evaluate_every=2"])
+    for method in ("fedavg", "fedasync"):  # finished before: the runs of the first seed are those that are carried out
+        settings = [*BASE, "run.evaluate_every=2", "run.workers=0", "seed=2", f"method.name={method}"]
+        simulate(load_experiment(None, settings), tmp_path / "c" / "runs" / f"{method}-seed2")
     polls: list[int] = []
     found = compare(
         experiment, ["fedavg", "fedasync"], seeds=2, out=tmp_path / "c", poll=lambda runs: polls.append(len(runs))
@@ -25,10 +28,11 @@ def test_compare_runs_methods_and_reports(tmp_path: Path) -> None:
     ]
     assert found.report.html.exists()
     assert found.failures == {}
+    assert all((run.folder / "summary.json").exists() for run in found.runs)
     assert set(polls) == {4}
     assert list(found.summary["label"]) == ["fedavg", "fedasync", "fedavg", "fedasync"]
     assert "<table" in found._repr_html_()
-    alone = simulate(experiment.model_copy(update={"method": type(experiment.method)(name="fedavg")}))
+    alone = simulate(load_experiment(None, [*BASE, "run.evaluate_every=2", "run.workers=0", "method.name=fedavg"]))
     assert found.summary["final_accuracy"][0] == alone.summary["final_accuracy"]
     again = compare(experiment, "fedavg,fedasync", seeds=2, out=tmp_path / "c")
     assert len(again.runs) == 4

@@ -4,17 +4,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from cabafl import simulate
 from cabafl.comparison import grid
 from cabafl.comparison.grid import GridRun, make_grid
 from cabafl.comparison.variants import method_variants
 from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.methods import NAMES
+from tests.cli.program import cabafl_here
+from tests.runs import same_bytes
 
 QUICK = [
     "data.dataset=synthetic",
@@ -28,15 +32,17 @@ CABAFL = [sys.executable, "-m", "cabafl"]
 
 
 def compare(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [*CABAFL, "compare", *words, "--out", "out"]
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    return cabafl_here("compare", *words, "--out", "out", cwd=folder)
 
 
 def test_finished_runs_are_not_repeated_and_seeds_can_be_added(tmp_path: Path) -> None:
+    """Nor do two comparisons share a folder."""
     words = [*QUICK, "fedasync.alpha=0.9", "--methods", "cabafl,fedasync"]
+    with grid.locked(tmp_path / "out"):
+        refused = compare(tmp_path, *words)
+        assert refused.returncode == 2
+        assert "--out = out: another comparison is writing here" in refused.stderr
+        assert not (tmp_path / "out" / "runs").exists()
     first = compare(tmp_path, *words)
     assert first.returncode == 0, first.stderr
     assert "cabafl" in first.stdout
@@ -45,10 +51,10 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(tmp_path: Path) -
     assert sorted(path.name for path in runs.iterdir()) == ["cabafl-seed1", "fedasync-seed1"]
     assert "alpha = 0.9" in (runs / "fedasync-seed1" / "experiment.toml").read_text()
     stamps = {path: path.stat().st_mtime_ns for path in runs.glob("*/summary.json")}
-    second = compare(tmp_path, *words, "--seeds", "2")
+    second = compare(tmp_path, *words[:-1], "fedasync", "--seeds", "2", "--jobs", "1")
     assert second.returncode == 0, second.stderr
-    assert "2 of 4 runs are already finished" in second.stdout
-    assert len(list(runs.glob("*/summary.json"))) == 4
+    assert "1 of 2 runs are already finished" in second.stdout
+    assert len(list(runs.glob("*/summary.json"))) == 3
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     third = compare(tmp_path, *QUICK, "fedasync.alpha=0.5", "--methods", "cabafl,fedasync")
     assert third.returncode == 2
@@ -56,34 +62,22 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(tmp_path: Path) -
 
 
 def test_a_killed_comparison_continues(tmp_path: Path) -> None:
-    words = [*QUICK, "run.virtual_time=500", "run.checkpoint_every=0.2", "--methods", "fedavg,fedbuff", "--jobs", "1"]
-    whole = compare(tmp_path, *words)
-    assert whole.returncode == 0, whole.stderr
-    (tmp_path / "out").rename(tmp_path / "whole")
+    settings = [*QUICK, "run.virtual_time=500", "run.checkpoint_every=0.2"]
+    words = [*settings, "--methods", "fedavg,fedbuff", "--jobs", "1"]
     process = subprocess.Popen([*CABAFL, "compare", *words, "--out", "out", "--quiet"], cwd=tmp_path)
     record = tmp_path / "out" / "runs" / "fedavg-seed1" / "checkpoint.json"
     deadline = time.monotonic() + 60
     while not record.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.02)
+    assert process.poll() is None  # else it was over before it was killed
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "out" / "report.html").exists()
     again = compare(tmp_path, *words)  # immediately: the orphaned run is still writing its checkpoint
     assert again.returncode == 0, again.stderr
-    for name in ("fedavg-seed1", "fedbuff-seed1"):
-        for file in ("events.jsonl", "metrics.csv", "model.safetensors"):
-            one, other = (tmp_path / base / "runs" / name / file for base in ("whole", "out"))
-            assert one.read_bytes() == other.read_bytes()
-
-
-def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
-    words = [*QUICK, "--methods", "fedavg"]
-    with grid.locked(tmp_path / "out"):
-        refused = compare(tmp_path, *words)
-        assert refused.returncode == 2
-        assert "--out = out: another comparison is writing here" in refused.stderr
-        assert not (tmp_path / "out" / "runs").exists()
-    assert compare(tmp_path, *words).returncode == 0
+    for name in ("fedavg", "fedbuff"):
+        simulate(load_experiment(None, [*settings, "run.workers=0", f"method.name={name}"]), tmp_path / name)
+        same_bytes(tmp_path / name, tmp_path / "out" / "runs" / f"{name}-seed1")
 
 
 def test_an_unwritable_folder_is_reported_before_the_work(tmp_path: Path) -> None:
@@ -107,20 +101,27 @@ def test_a_failing_run_is_reported_and_the_others_continue(tmp_path: Path) -> No
     assert "my mistake" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_a_run_stopped_by_a_signal_is_reported(tmp_path: Path) -> None:
-    words = [*QUICK, "run.virtual_time=1000000", "--methods", "fedavg", "--jobs", "1"]
-    command = [*CABAFL, "compare", *words, "--out", "out"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    metrics = tmp_path / "out" / "runs" / "fedavg-seed1" / "metrics.csv"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.read_text().count("\n") > 2) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(children) == 1
-    os.kill(int(children[0]), signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "failed: fedavg, seed 1: stopped by a signal; the same command continues it" in errors
+def test_a_run_stopped_by_a_signal_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, stoppers = grid._start, []
+
+    def kill(run: GridRun) -> None:
+        metrics = run.folder / "metrics.csv"
+        deadline = time.monotonic() + 60
+        while not (metrics.exists() and metrics.read_text().count("\n") > 2) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert run.process is not None
+        os.kill(run.process.pid, signal.SIGTERM)
+
+    def start_and_kill(run: GridRun) -> None:
+        start(run)
+        stoppers.append(threading.Thread(target=kill, args=[run]))
+        stoppers[-1].start()
+
+    monkeypatch.setattr(grid, "_start", start_and_kill)
+    done = compare(tmp_path, *QUICK, "run.virtual_time=1000000", "--methods", "fedavg", "--jobs", "1")
+    assert len(stoppers) == 1
+    assert done.returncode == 1
+    assert "failed: fedavg, seed 1: stopped by a signal; the same command continues it" in done.stderr
 
 
 @pytest.mark.parametrize(("count", "jobs", "cores"), [(1, 4, [4]), (3, 4, [2, 1, 1]), (2, 5, [3, 2]), (4, 4, [1] * 4)])

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from cabafl import Experiment, UserError, load_experiment, resume, simulate
 from cabafl.lifecycle.stopping import Paused
 from cabafl.samples import make_data, with_given
-from tests.cli.program import cabafl
+from tests.cli.program import cabafl_here
 
 DRAW = np.random.default_rng(3)
 Y = np.arange(80) % 2
@@ -303,6 +303,6 @@ def test_the_command_line_says_that_the_data_were_handed_in(tmp_path: Path) -> N
     )
     with pytest.raises(Paused):
         simulate(experiment, tmp_path / "part", until=15, data=ARRAYS)
-    done = cabafl("resume", "part", cwd=tmp_path)
+    done = cabafl_here("resume", "part", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "handed in from Python" in done.stderr

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import patch
 
 import numpy as np
 
@@ -60,7 +61,22 @@ def write_run(
     versions: Sequence[int] | None = None,
     metric: MetricInfo = ACCURACY,
 ) -> Path:
-    """Writes a run folder; ``settings`` are lines of TOML after the method's name."""
+    """Writes a run folder; ``settings`` are lines of TOML after the method's name. Nothing waits for the disk."""
+    with patch("os.fsync"):
+        return _write_run(folder, method, seed, accuracy, jobs, settings, finished, versions, metric)
+
+
+def _write_run(
+    folder: Path,
+    method: str,
+    seed: int,
+    accuracy: Sequence[float],
+    jobs: int,
+    settings: str,
+    finished: bool,
+    versions: Sequence[int] | None,
+    metric: MetricInfo,
+) -> Path:
     toml = f'seed = {seed}\n[method]\nname = "{method}"\n{settings}\n'
     recorder = RunFolder.create(folder, toml, {} if metric == ACCURACY else {"metric": metric.described()})
     rows, happened = evaluations(accuracy, versions, metric=metric), events(jobs)

@@ -9,7 +9,7 @@ from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.reporting.report import build_report
 from cabafl.reporting.runs import judged
-from tests.cli.program import cabafl
+from tests.cli.program import cabafl_here
 from tests.runs import settings
 
 AVERAGED = ["run.average=polynomial", "run.workers=0"]
@@ -60,15 +60,17 @@ def test_a_report_of_runs_without_averages_is_as_before(folders: Path, tmp_path:
     assert "averaged models" not in written.html.read_text()
 
 
-def test_the_command_line_chooses(folders: Path, tmp_path: Path) -> None:
+def test_the_command_line_chooses(folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the figures, which the other tests draw of the same runs."""
+    monkeypatch.setattr("cabafl.reporting.report.render_figures", lambda *_: [])
     words = ["report", str(folders / "averaged"), "--out", str(tmp_path / "report")]
     assert "those of the published models" in _page(*words, "--by", "raw", out=tmp_path)
     assert "those of the averaged models" in _page(*words, out=tmp_path)
-    wrong = cabafl(*words, "--by", "mean", cwd=tmp_path)
+    wrong = cabafl_here(*words, "--by", "mean", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "--by = 'mean': accepted: raw, averaged" in wrong.stderr
 
 
 def _page(*words: str, out: Path) -> str:
-    assert cabafl(*words, "--quiet", cwd=out).returncode == 0
+    assert cabafl_here(*words, "--quiet", cwd=out).returncode == 0
     return (out / "report" / "report.html").read_text()

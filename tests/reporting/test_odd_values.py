@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ from cabafl.recording.scale import ACCURACY, MetricInfo
 from cabafl.reporting.curve import draw_curve
 from cabafl.reporting.html import _digits
 from cabafl.reporting.measures import default_targets, measure
-from cabafl.reporting.report import build_report
+from cabafl.reporting.report import _caveats, build_report
 from cabafl.reporting.runs import by_label, load_runs
 from cabafl.reporting.series import Series, moving_mean
 from cabafl.reporting.styles import COLOURS, KNOWN, styles
+from cabafl.reporting.table import Table, tables
 from tests.reporting.sample_runs import evaluations, write_run
 
 MSE = MetricInfo("mse", more_is_better=False)
@@ -26,6 +28,14 @@ ODD = {
     "lost": [*GOOD[:12], *[math.nan] * 9],
     "not at the start": [-math.inf, math.nan, *GOOD[2:]],
 }
+
+
+NOTE = "Some values are not finite (NaN or infinite); curves leave them out"
+
+
+def marked(tables: Sequence[Table]) -> list[str]:
+    """The methods that are marked as the best of a column."""
+    return [row[0].text for table in tables for row in table.rows if row[1:] and row[2].best]
 
 
 def curves(page: Path) -> list[dict[str, dict[str, list[float]]]]:
@@ -41,18 +51,31 @@ def curves(page: Path) -> list[dict[str, dict[str, list[float]]]]:
 
 @pytest.mark.filterwarnings("error:.*(invalid value|overflow|Axis)")
 @pytest.mark.parametrize("metric", [ACCURACY, MSE])
+def test_a_report_on_values_that_are_not_finite(metric: MetricInfo, tmp_path: Path) -> None:
+    methods = dict(zip(ODD, ("fedavg", "fedasync", "fedbuff", "safa"), strict=True))
+    for kind, method in methods.items():
+        write_run(tmp_path / "runs" / method, method, accuracy=ODD[kind], metric=metric)
+        draw_curve(evaluations(ODD[kind], metric=metric), "odd", tmp_path / "curve.png")
+    write_run(tmp_path / "runs/cabafl", "cabafl", accuracy=GOOD, metric=metric)
+    report = build_report(load_runs(tmp_path / "runs"), tmp_path / "report")
+    drawn = {str(curve["label"]): len(curve["time"]["x"]) for curve in curves(report.html)}
+    assert drawn["cabafl"] == 21
+    assert (drawn[methods["never a number"]], drawn[methods["lost"]]) == (0, 12)
+    assert all(drawn[method] < 21 for method in methods.values())
+    assert NOTE in report.html.read_text()
+    assert "cabafl" in marked(report.tables)
+
+
+@pytest.mark.filterwarnings("error:.*(invalid value|overflow|Axis)")
+@pytest.mark.parametrize("metric", [ACCURACY, MSE])
 @pytest.mark.parametrize("kind", ODD)
-def test_a_report_on_values_that_are_not_finite(kind: str, metric: MetricInfo, tmp_path: Path) -> None:
+def test_one_run_with_values_that_are_not_finite(kind: str, metric: MetricInfo, tmp_path: Path) -> None:
     write_run(tmp_path / "runs/a", "fedavg", accuracy=ODD[kind], metric=metric)
     write_run(tmp_path / "runs/b", "cabafl", accuracy=GOOD, metric=metric)
-    report = build_report(load_runs(tmp_path / "runs"), tmp_path / "report")
-    drawn = {str(curve["label"]): curve["time"] for curve in curves(report.html)}
-    assert len(drawn["cabafl"]["x"]) == 21
-    assert len(drawn["fedavg"]["x"]) == {"never a number": 0, "lost": 12}.get(kind, len(drawn["fedavg"]["x"])) < 21
-    assert "Some values are not finite (NaN or infinite); curves leave them out" in report.html.read_text()
-    marked = [row[0].text for table in report.tables for row in table.rows if row[1:] and row[2].best]
-    assert "cabafl" in marked
-    draw_curve(evaluations(ODD[kind], metric=metric), "odd", tmp_path / "curve.png")
+    runs = load_runs(tmp_path / "runs")
+    measures = measure(runs)
+    assert any(NOTE in note for note in _caveats(runs, measures, None))
+    assert "cabafl" in marked(tables(measures))
 
 
 def test_a_seed_that_has_diverged_is_not_left_out_of_the_mean(tmp_path: Path) -> None:

@@ -3,11 +3,17 @@
 import contextlib
 import itertools
 import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from optuna.storages import RDBStorage
+from optuna.storages._rdb.storage import _VersionManager
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from cabafl import load_experiment
 from cabafl.comparison.grid import GridRun
@@ -18,6 +24,43 @@ from cabafl.comparison.tuning.search import Search
 from cabafl.comparison.tuning.store import STUDY, open_store
 from cabafl.errors import UserError
 from tests.comparison.tuning.made_up import SETTINGS, carry_out, plan, quality, search
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_studies() -> Iterator[None]:
+    """Optuna reads the history of its own tables, some dozen files, several times for every study; here it does so
+    once. And no change waits for the disk."""
+    read = _VersionManager._create_alembic_script
+    kept: list[Any] = []
+
+    def once(self: _VersionManager) -> Any:
+        if not kept:
+            kept.append(read(self))
+        return kept[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_VersionManager, "_create_alembic_script", once)
+        event.listen(Engine, "connect", _without_waiting)
+        yield
+        event.remove(Engine, "connect", _without_waiting)
+
+
+def _without_waiting(connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute("PRAGMA synchronous = OFF")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Search:
+    """A search of nine trials that nothing has stopped."""
+    return search(plan(trials=9), tmp_path_factory.mktemp("whole") / "out")
+
+
+@pytest.fixture(scope="module")
+def one_trial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a search of one trial; to be copied."""
+    folder = tmp_path_factory.mktemp("one") / "out"
+    search(plan(trials=1), folder)
+    return folder
 
 
 def known(found: Search) -> list[tuple[Any, ...]]:
@@ -125,11 +168,10 @@ CHANGES = ["create_new_trial", "set_trial_user_attr", "set_trial_intermediate_va
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_search_killed_at_any_change_ends_the_same(
-    seed: int, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, after: bool, whole: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one core the search is deterministic, so that a killed one must find the same trials and scores. Killed
     before or after changes of the study at random."""
-    whole = search(plan(trials=9), tmp_path / "whole")
     draw, left = random.Random(seed), 0
 
     def fragile(name: str) -> None:
@@ -235,8 +277,10 @@ def test_the_key_that_matters_is_found(tmp_path: Path) -> None:
         ({"seeds": 2}, r"^--seeds = 2"),
     ],
 )
-def test_another_search_in_the_same_folder_is_refused(change: dict[str, Any], says: str, tmp_path: Path) -> None:
-    search(plan(trials=1), tmp_path / "out")
+def test_another_search_in_the_same_folder_is_refused(
+    change: dict[str, Any], says: str, one_trial: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(one_trial, tmp_path / "out")
     settings = change.pop("settings", SETTINGS)
     with pytest.raises(UserError, match=says):
         search(plan(*settings, **change), tmp_path / "out")
