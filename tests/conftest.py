@@ -1,4 +1,4 @@
-"""Settings of all tests, and the list of slow ones."""
+"""Settings of all tests, the fixtures that several folders share, and the list of slow tests."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+
+from tests.curves import no_pixels as no_pixels
+from tests.lasting import lasting as lasting
 
 torch.set_num_threads(1)
 settings.register_profile("suite", deadline=None, max_examples=50, derandomize=True)

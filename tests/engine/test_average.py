@@ -25,7 +25,7 @@ from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Stopped
 from cabafl.methods.base import Job, LossReason, Method, Server, Upload, Weights
 from cabafl.recording.events import Evaluated, Event
-from tests.execution.lasting import LastingPools
+from tests.lasting import LastingPools
 from tests.lifecycle.test_resume import StopAt
 from tests.runs import same_bytes, settings
 from tests.scripted import fleet, vector

@@ -18,7 +18,7 @@ from cabafl.execution.choice import open_executor
 from cabafl.execution.pool import ProcessExecutor
 from cabafl.execution.starting import early_workers, take, worker_count
 from cabafl.learning.probe import SAMPLES
-from tests.execution.lasting import LastingPools
+from tests.lasting import LastingPools
 from tests.runs import ALL_METHODS, AUTO, same_bytes, settings
 
 pytestmark = pytest.mark.usefixtures("no_pixels")

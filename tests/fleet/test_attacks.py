@@ -18,8 +18,8 @@ from cabafl.methods.base import PLAIN
 from cabafl.methods.cabafl import CaBaFL, CaBaFLParameters
 from cabafl.methods.fedavg import FedAvg, FedAvgParameters
 from cabafl.names import AttackName
-from tests.execution.lasting import LastingPools
-from tests.execution.lasting import lasting as lasting
+from tests.lasting import LastingPools
+from tests.lasting import lasting as lasting
 from tests.runs import ALL_METHODS, same_bytes, settings
 from tests.scripted import World, fleet, vector
 

@@ -6,9 +6,9 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+from tests.curves import leave_pixels_out
 from tests.golden.arithmetic import fixed_arithmetic, probe
 from tests.golden.cases import CASES, SUMS, run_anywhere
-from tests.lifecycle.curves import leave_pixels_out
 
 GOLDEN = json.loads(SUMS.read_text(encoding="utf-8"))
 WORKERS = {"cabafl with faults": 1, "fedavg with faults": 1}

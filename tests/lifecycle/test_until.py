@@ -10,7 +10,7 @@ from cabafl.config import load_experiment
 from cabafl.errors import UserError
 from cabafl.lifecycle.simulate import resume
 from cabafl.lifecycle.stopping import Paused
-from tests.execution.lasting import LastingPools
+from tests.lasting import LastingPools
 from tests.runs import same_bytes, settings
 
 pytestmark = pytest.mark.usefixtures("no_pixels")
