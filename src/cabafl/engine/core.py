@@ -17,6 +17,7 @@ from cabafl.engine.best import BestModel
 from cabafl.engine.changes import Value
 from cabafl.engine.defence import AUTOMATIC, LARGEST_UPLOAD, Defaults, Defence, DefenceRules
 from cabafl.engine.handed import (
+    LARGEST_NUMBER,
     MODEL_SQUARE,
     amount,
     check_attributes,
@@ -111,13 +112,11 @@ class Engine(ABC):
 
     def __init__(self, setup: EngineSetup, claimed: Ints) -> None:
         """``claimed``: the number of samples that each device claims to have."""
-        limits = setup.limits
         self.method = setup.method
         self.executor = setup.executor
         self.initial = setup.initial
-        self.seed = setup.seed
-        self.slots = setup.slots
-        self.limits = limits
+        self.seed, self.slots = setup.seed, setup.slots
+        self.limits = limits = setup.limits
         self.trainable = setup.trainable
         self.epochs = setup.epochs
         self.learning_rate = setup.learning_rate
@@ -269,7 +268,8 @@ class Engine(ABC):
         """What a method dispatches, in Python's numbers and as a plain vector: records and checkpoints need them so.
         Raises `UserError` for anything else."""
         who = self._at_once("dispatches")
-        device, slot = whole(device, f"{who} with device"), whole(slot, f"{who} with slot")
+        if not (type(device) is type(slot) is int and abs(slot) <= LARGEST_NUMBER):
+            device, slot = whole(device, f"{who} with device"), whole(slot, f"{who} with slot")
         if objective is not PLAIN and objective is not self._usual:
             if objective != self._usual:
                 self._usual = usable_objective(objective, self.method, who)

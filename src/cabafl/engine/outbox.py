@@ -67,7 +67,7 @@ class _PendingRow:
 
 
 class Outbox:
-    """A queue in front of the listeners. While no evaluation is pending, events bypass it.
+    """A queue in front of the listeners. While no evaluation is pending, `put` and `tell` are ``emit`` itself.
 
     ``patient``: every evaluation is waited for, so that what it shows can end the run at that very time.
     """
@@ -83,19 +83,17 @@ class Outbox:
         self._metrics = metrics
         self._emit = emit
         self.put = emit  # emits or queues an event
+        self.tell: Callable[[Published | Noted], None] = emit  # the same for an event with facts of the method
         self.waiting: deque[Event | _PendingRow] = deque()  # starts with a pending row
         self._pending = 0
         self.best = best
         self.patient = False
 
-    def tell(self, event: Published | Noted) -> None:
-        """Emits or queues an event with facts of the method. Those that wait are kept as they are now: the method may
-        change a list that it has handed over, and what cannot be recorded must be found before something else happens.
-        """
-        if self.waiting:
-            event.line()
-            event = event._replace(facts=deepcopy(event.facts))
-        self.put(event)
+    def _keep(self, event: Published | Noted) -> None:
+        """Queues an event with facts of the method as they are now: the method may change a list that it has handed
+        over, and what cannot be recorded must be found before something else happens."""
+        event.line()
+        self.waiting.append(event._replace(facts=deepcopy(event.facts)))
 
     def put_row(self, time: float, score: PendingScore, ledger: Ledger) -> None:
         """Queues an evaluation whose score may come later; its totals are the current ones."""
@@ -108,7 +106,7 @@ class Outbox:
             ledger.joules + ledger.idle_joules,
         )
         self.waiting.append(_PendingRow(time, score, totals))
-        self.put = self.waiting.append
+        self.put, self.tell = self.waiting.append, self._keep
         self._pending += 1
         self.flush(wait=self.patient or self._pending > PENDING_LIMIT)
 
@@ -123,7 +121,7 @@ class Outbox:
                 self._pending -= 1
             self.waiting.popleft()
             self._emit(entry)
-        self.put = self._emit
+        self.put = self.tell = self._emit
 
     def _evaluated(self, row: _PendingRow) -> Evaluated:
         """The event of an evaluation, once its score is known."""
