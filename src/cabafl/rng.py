@@ -7,6 +7,7 @@ import numpy as np
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _BLOCK = 256  # draws of a stream that are made together: 0.15 instead of 0.29 µs each, 2 % of an event of the engine
+_SINGLE = 16  # the first draws of a stream are made one by one: many streams end after a few
 
 
 def seed64(seed: int, purpose: str, *indices: int) -> int:
@@ -30,24 +31,36 @@ def _mixed(key: int, first: int, count: int) -> list[int]:
     return draws
 
 
+def _mixed_one(key: int, draw: int) -> int:
+    """The same for one draw."""
+    z = (key + draw * _GOLDEN) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
 class Stream:
     """A fast stream of draws for hot paths: draw n is a hash of (key, n).
 
     Its only state is the counter, so a checkpoint stores one integer.
     """
 
-    __slots__ = ("_block", "counter", "key")
+    __slots__ = ("_block", "_single", "counter", "key")
 
     def __init__(self, key: int, counter: int = 0) -> None:
         self.key = key
         self.counter = counter
         self._block: tuple[int, list[int]] = (-1, [])  # the draws around the counter, made together
+        self._single = 0  # draws made one by one
 
     def bits(self) -> int:
         """64 random bits (the SplitMix64 finaliser over key and counter)."""
         self.counter = counter = self.counter + 1
         number, draws = self._block
         if counter // _BLOCK != number:
+            if self._single < _SINGLE:
+                self._single += 1
+                return _mixed_one(self.key, counter)
             number = counter // _BLOCK
             draws = _mixed(self.key, number * _BLOCK, _BLOCK)
             self._block = number, draws
