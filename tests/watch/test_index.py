@@ -16,7 +16,8 @@ from tests.watch.reference import replay
 
 def indexed(content: bytes, cuts: list[int] | None = None) -> EventIndex:
     """The index of a log that arrives in pieces, cut after the given numbers of lines."""
-    index, lines, position = EventIndex(), content.splitlines(keepends=True), 0
+    index = EventIndex(lambda start, size: content[start : start + size])
+    lines, position = content.splitlines(keepends=True), 0
     bounds = [0, *(cuts or []), len(lines)]
     for first, last in itertools.pairwise(bounds):
         piece = b"".join(lines[first:last])

@@ -1,17 +1,16 @@
 """What the page needs to know of an event log, kept in columns while the log grows."""
 
-import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
 import numpy as np
 
 from cabafl.watch.columns import Array, GrowingTable
 from cabafl.watch.jobs import OTHER, OUTCOMES, UPLOADED, JobTable
-from cabafl.watch.kinds import KindLog
-from cabafl.watch.lines import Event, Piece, parse
+from cabafl.watch.kinds import KindLog, Reader
+from cabafl.watch.lines import Event, Piece, no_collector, parse
+from cabafl.watch.quick import FIELDS
 
 STALEST = 63  # staleness from here on is counted together
 MOST_KINDS = 64
@@ -30,7 +29,9 @@ _REASONS = {reason: code for code, reason in enumerate(OUTCOMES) if code > UPLOA
 class EventIndex:
     """Takes in a log piece by piece."""
 
-    def __init__(self) -> None:
+    def __init__(self, again: Reader) -> None:
+        """``again`` reads lines of the log that were taken in before."""
+        self._again = again
         self.jobs = JobTable()
         self.kinds: dict[str, KindLog] = {}
         self.counts: Counter[str] = Counter()
@@ -52,45 +53,46 @@ class EventIndex:
 
     def take(self, content: bytes, start: int) -> None:
         """Adds complete lines, of which the first begins at byte ``start`` of the file."""
-        with _no_collector():
+        with no_collector():
             piece = parse(content, start)
             self._count_before_publications(piece)
             # A job is sent before it ends, so that the order within a piece does not matter.
-            for kind in sorted(piece.groups, key=lambda kind: kind != "dispatch"):
-                self._take_kind(kind, piece, piece.groups[kind])
-            if piece.events:
+            for kind, places in sorted(piece.groups.items(), key=lambda each: (each[0] != "dispatch", each[1][0])):
+                self._take_kind(kind, piece, places)
+            if len(piece.time):
                 self.time = max(self.time, float(piece.time[-1]))
             self.events += len(piece.begin)
-            self.damaged += len(piece.begin) - len(piece.events)
+            self.damaged += len(piece.begin) - len(piece.time)
 
     def _count_before_publications(self, piece: Piece) -> None:
         """How many uploads came before each publication: of equal times the order of the events tells."""
-        published, uploaded = piece.groups.get("publish", ()), piece.groups.get("upload", ())
-        before = self.jobs.uploads + np.searchsorted(np.array(uploaded), np.array(published))
+        none = np.empty(0, dtype=np.int64)
+        published, uploaded = piece.groups.get("publish", none), piece.groups.get("upload", none)
+        before = self.jobs.uploads + np.searchsorted(uploaded, published)
         self.uploads_before.append(len(published), {"uploads": before})
 
-    def _take_kind(self, kind: str, piece: Piece, members: list[int]) -> None:
-        group = [piece.events[member] for member in members]
-        self.counts[kind if kind in self.counts or len(self.counts) < MOST_KINDS else "other"] += len(group)
+    def _take_kind(self, kind: str, piece: Piece, places: Array) -> None:
+        self.counts[kind if kind in self.counts or len(self.counts) < MOST_KINDS else "other"] += len(places)
+        if kind == "dispatch":
+            self._sent(*_columns(piece, kind, {**FIELDS["dispatch"], "time": "f8"}))
+        elif kind == "upload":
+            self._uploaded(*_columns(piece, kind, {"job": "i8", "time": "f8", "staleness": "i8"}))
         take: Callable[[list[Event]], None] | None = {
-            "dispatch": self._sent,
-            "upload": self._uploaded,
             "loss": self._lost,
             "answer": self._answered,
             "collection": self._collected,
             "auto": self._tuned,
         }.get(kind)
         if take is not None:
-            take(group)
+            take(piece.events[kind])
         if kind in ("dispatch", "upload", "answer", *COUNTED_ONLY):
             return
         if kind not in self.kinds:
             if len(self.kinds) >= MOST_KINDS:
                 return
-            self.kinds[kind] = KindLog()
-        places = np.array(members)
+            self.kinds[kind] = KindLog(self._again)
         self.kinds[kind].add(
-            group,
+            piece.events[kind],
             {
                 "time": piece.time[places],
                 "number": places + self.events,
@@ -99,14 +101,12 @@ class EventIndex:
             },
         )
 
-    def _sent(self, group: list[Event]) -> None:
-        kinds = {"job": "i8", "device": "i8", "slot": "i8", "version": "i8", "time": "f8", "due": "f8"}
-        values, bad = _numbers(group, kinds)
-        values["start"] = values.pop("time")
+    def _sent(self, values: dict[str, Array], bad: int) -> None:
+        values = {"start": values["time"], **values}
+        del values["time"]
         self.damaged += bad + self.jobs.send(values.pop("job"), values)
 
-    def _uploaded(self, group: list[Event]) -> None:
-        values, bad = _numbers(group, {"job": "i8", "time": "f8", "staleness": "i8"})
+    def _uploaded(self, values: dict[str, Array], bad: int) -> None:
         stale = np.clip(values["staleness"], 0, 1 << 40)
         self.staleness += np.bincount(np.minimum(stale, STALEST), minlength=STALEST + 1)
         if len(stale):
@@ -142,16 +142,10 @@ class EventIndex:
                 self.tuned.append((float(event["time"]), setting[:100], value))
 
 
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """A million small objects that are gone at once would make the collector of cycles run again and again."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
+def _columns(piece: Piece, kind: str, kinds: Mapping[str, str]) -> tuple[dict[str, Array], int]:
+    """Fields of all events of a kind as arrays, without the events that lack one; and how many these are."""
+    found = piece.columns.get(kind)
+    return _numbers(piece.events[kind], kinds) if found is None else ({name: found[name] for name in kinds}, 0)
 
 
 def _numbers(group: Sequence[Event], kinds: Mapping[str, str]) -> tuple[dict[str, Array], int]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from cabafl.watch.columns import Array, GrowingTable
-from cabafl.watch.lines import LATEST
+from cabafl.watch.quick import LATEST
 
 OUTCOMES = ("under way", "upload", "crash", "left", "timeout", "rejected", "stale", "cancelled", "other")
 UNDER_WAY, UPLOADED, LEFT, REJECTED, STALE, OTHER = 0, 1, 3, 5, 6, len(OUTCOMES) - 1

@@ -1,13 +1,17 @@
 """The events of one kind: when, where in the file, and the numbers in them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from cabafl.watch.columns import Array, GrowingTable
+from cabafl.watch.lines import decode, no_collector
 
+Reader = Callable[[int, int], bytes]  # the bytes of a file from a place on, so many
+
+BLOCK = 1 << 20  # bytes of the file that are read at once
 MOST_FIELDS = 12  # numbers that are kept of each kind
 _PLACES = {"time": ("f8", 0.0), "number": ("i8", 0), "offset": ("i8", 0), "size": ("i4", 0)}
 LONGEST_NAME = 100  # letters; fields of longer names are not listed
@@ -15,13 +19,14 @@ _FIXED = ("time", "event")
 
 
 class KindLog:
-    """Times and places of the events, and one column per field that is a number or a flag. The rest of an event is read
-    again from the file when it is shown."""
+    """Times and places of the events, and one column per field that is a number or a flag. A column is read from the
+    file when it is first asked for, like the rest of an event when it is shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, again: Reader) -> None:
         self.rows = GrowingTable(_PLACES)
         self.fields: dict[str, str] = {}  # number | flag | text | list | other
-        self._columns = GrowingTable({})
+        self._again = again
+        self._columns: dict[str, GrowingTable] = {}  # those read so far may be shorter
 
     def __len__(self) -> int:
         return self.rows.length
@@ -29,15 +34,14 @@ class KindLog:
     @property
     def nbytes(self) -> int:
         """Memory of all columns."""
-        return self.rows.nbytes + self._columns.nbytes
+        return self.rows.nbytes + sum(column.nbytes for column in self._columns.values())
 
     def add(self, events: Sequence[dict[str, Any]], places: dict[str, Array]) -> None:
-        """Adds events with their ``number``, ``offset``, ``size`` and ``time``."""
+        """Adds events with their ``number``, ``offset``, ``size`` and ``time``; ``events`` has the first and the last
+        of them."""
         self._meet(events[0])
         self._meet(events[-1])
-        values = {name: _column(events, name) for name in self.fields if name in self._columns}
-        self.rows.append(len(events), places)
-        self._columns.append(len(events), values)
+        self.rows.append(len(places["time"]), places)
 
     def _meet(self, event: dict[str, Any]) -> None:
         """Learns the fields of an event."""
@@ -47,12 +51,29 @@ class KindLog:
             if len(self.fields) >= 4 * MOST_FIELDS:
                 continue
             self.fields[name] = kind = _kind(value)
-            if kind in ("number", "flag") and len(self._columns.names) < MOST_FIELDS:
-                self._columns.add(name, "f8", float("nan"))
+            if kind in ("number", "flag") and len(self._columns) < MOST_FIELDS:
+                self._columns[name] = GrowingTable({name: ("f8", float("nan"))})
 
     def values(self, name: str) -> Array | None:
         """The column of a field; None if it has none."""
-        return self._columns.get(name)
+        if name not in self._columns:
+            return None
+        while (first := self._columns[name].length) < len(self):
+            self._read(first, [other for other, column in self._columns.items() if column.length == first])
+        return self._columns[name][name]
+
+    def _read(self, first: int, names: Sequence[str]) -> None:
+        """Reads some more rows of columns from the file; a line that is gone has no numbers."""
+        offset, end = self.rows["offset"][first:], self.rows["offset"][first:] + self.rows["size"][first:]
+        count = max(1, int(np.searchsorted(end, offset[0] + BLOCK, "right")))
+        start = int(offset[0])
+        block = self._again(start, int(end[count - 1]) - start)
+        begins, ends = (offset[:count] - start).tolist(), (end[:count] - start).tolist()
+        with no_collector():
+            events = decode([block[a:b] for a, b in zip(begins, ends, strict=True)])
+            known = [{} if event is None else event for event in events]
+            for name in names:
+                self._columns[name].append(count, {name: _column(known, name)})
 
     def upto(self, time: float) -> int:
         """How many events happened up to a time."""

@@ -28,7 +28,7 @@ class MethodView:
         self.time = run.time if time is None else min(max(time, 0.0), run.time)
         self.moment = Moment(run.index, run.facts.devices, self.time)
         self.slots = max(run.index.jobs.slots, run.facts.slots or 0) if len(run.index.jobs) else 0
-        self.published = run.index.kinds.get("publish", KindLog())
+        self.published = run.index.kinds.get("publish", KindLog(run.event_bytes))
         self.versions = self.published.upto(self.time)
 
     def page(self) -> dict[str, Any]:

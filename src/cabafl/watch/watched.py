@@ -39,7 +39,7 @@ class WatchedRun:
         self.facts = RunFacts()
         self.summary: dict[str, Any] | None = None
         self.evaluations = Evaluations(place)
-        self.index = EventIndex()
+        self.index = EventIndex(self.event_bytes)
         self.asked = float("-inf")  # when somebody last looked at it, on the monotonic clock
         self.pace = Pace()
         self.looks = 0  # grows with everything that may change a figure
@@ -95,7 +95,7 @@ class WatchedRun:
     def forget_events(self) -> None:
         """Gives the memory of the index back; it is read again when somebody looks at the run."""
         with self.lock:
-            self.index = EventIndex()
+            self.index = EventIndex(self.event_bytes)
             self._events.restart()
             self.looks += 1
 
@@ -116,7 +116,7 @@ class WatchedRun:
 
     def _begin_again(self) -> None:
         self.generation = next(_generations)
-        self.index = EventIndex()
+        self.index = EventIndex(self.event_bytes)
         self._unreadable = False
         self._events.restart()
         self.pace.forget()
