@@ -62,10 +62,11 @@ def test_fifty_runs_one_of_a_million_events(finished: Path, tmp_path: Path) -> N
         before, began = processor_seconds(process.pid), time.monotonic()
         address = f"/api/runs/{found['run-7']}"
         while (page := client.get(address).json())["indexed"] < 1:
-            time.sleep(0.1)
+            time.sleep(0.02)
+        for what in ("curves", "activity"):  # what its first view shows
+            assert client.get(f"{address}/{what}").status_code == 200
+        first = time.monotonic() - began
         for what in (
-            "curves",
-            "activity",
             "method",
             "timeline",
             "fleet",
@@ -80,7 +81,8 @@ def test_fifty_runs_one_of_a_million_events(finished: Path, tmp_path: Path) -> N
             client.get(f"/api/runs/{run}")
         time.sleep(1.5)
         assert peak_memory(process.pid) < MOST_MEMORY
-        print(f"opening: {wall:.2f} s, {opening:.2f} of the processor; peak memory {peak_memory(process.pid):.0f} MB")  # noqa: T201
+        memory = peak_memory(process.pid)
+        print(f"opening: {first:.2f} s; with all views {wall:.2f} s, {opening:.2f} of the processor; {memory:.0f} MB")  # noqa: T201
 
 
 def test_a_fleet_of_100_000_devices(finished: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cabafl.watch.columns import Array, GrowingTable
-from cabafl.watch.lines import decode, no_collector
+from cabafl.watch.lines import decode_again, no_collector
 
 Reader = Callable[[int, int], bytes]  # the bytes of a file from a place on, so many
 
@@ -70,10 +70,9 @@ class KindLog:
         block = self._again(start, int(end[count - 1]) - start)
         begins, ends = (offset[:count] - start).tolist(), (end[:count] - start).tolist()
         with no_collector():
-            events = decode([block[a:b] for a, b in zip(begins, ends, strict=True)])
-            known = [{} if event is None else event for event in events]
+            events = decode_again([block[a:b] for a, b in zip(begins, ends, strict=True)])
             for name in names:
-                self._columns[name].append(count, {name: _column(known, name)})
+                self._columns[name].append(count, {name: _column(events, name)})
 
     def upto(self, time: float) -> int:
         """How many events happened up to a time."""

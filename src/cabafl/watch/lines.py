@@ -102,8 +102,19 @@ def parse_line(line: bytes) -> Event | None:
     return dict(event) if usable else None
 
 
-def _all_at_once(lines: Sequence[bytes]) -> list[Event]:
-    """Raises an error unless each line is an event with the names of today."""
+def decode_again(lines: Sequence[bytes]) -> list[Event]:
+    """The events of lines that were taken for events before; one that is none has no fields."""
+    try:
+        found = _loaded(lines)
+        if type(found[0]) is dict and "time" in found[0]:  # else it has the names of version 0.1
+            return found
+    except (TypeError, ValueError):
+        pass
+    return [{} if event is None else event for event in map(parse_line, lines)]
+
+
+def _loaded(lines: Sequence[bytes]) -> list[Event]:
+    """One value per line, or ValueError."""
     joined = b"[" + b",".join(lines) + b"]"
     try:
         found: list[Event] = orjson.loads(joined)
@@ -111,6 +122,12 @@ def _all_at_once(lines: Sequence[bytes]) -> list[Event]:
         found = orjson.loads(_NOT_FINITE.sub(b"null", joined))
     if len(found) != len(lines):
         raise ValueError("not one event per line")
+    return found
+
+
+def _all_at_once(lines: Sequence[bytes]) -> list[Event]:
+    """Raises an error unless each line is an event with the names of today."""
+    found = _loaded(lines)
     times = np.fromiter(map(itemgetter("time"), found), np.float64, len(found))
     if not (np.abs(times) < LATEST).all():  # also if one is missing
         raise ValueError("an event without a time")
