@@ -1,14 +1,13 @@
 """DP-SGD: gradients against a loop over single samples, noise, and epsilon."""
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-
-pytest.importorskip("opacus", reason="Opacus is not installed (extra `dp`)")
 
 from cabafl.assembly import assemble
 from cabafl.config import load_experiment
@@ -17,6 +16,8 @@ from cabafl.learning.dp import DpSgd, drawn, epsilon, make_private, per_sample_g
 from cabafl.lifecycle.simulate import simulate
 from cabafl.models import build
 
+# Not imported to find out: that takes seconds, also where none of these tests runs.
+pytestmark = pytest.mark.skipif(find_spec("opacus") is None, reason="Opacus is not installed (extra `dp`)")
 SETTINGS = [
     "data.train_limit=400",
     "data.test_limit=100",
