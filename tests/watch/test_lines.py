@@ -4,9 +4,15 @@ import json
 
 import pytest
 
+from cabafl.watch import lines
 from cabafl.watch.lines import parse, parse_line
 
 GOOD = b'{"time":1.5,"event":"cache","slot":1}'
+
+
+@pytest.fixture(autouse=True, params=[0, 1 << 20], ids=["read at once", "decoded"])
+def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "SMALL", request.param)
 
 
 def test_places_of_the_lines() -> None:

@@ -28,6 +28,12 @@ EVENTS = st.one_of(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few lines are otherwise decoded."""
+    monkeypatch.setattr(lines, "SMALL", 0)
+
+
 def decoded(content: bytes, start: int) -> lines.Piece:
     """The naive twin of `lines.parse`."""
     return lines._decode(content, start)
@@ -96,6 +102,13 @@ JOB: list[Any] = [
     Dispatched(3.25, 2, 7654321, 2, 1, 1e-05),
     Uploaded(12.5, 0, 7, 1, 0, 1),
 ]
+
+
+def test_a_few_lines_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "SMALL", 10_000)
+    content = "".join(f"{event.line()}\n" for event in JOB).encode()
+    assert not lines.parse(content, 0).columns
+    assert lines.parse(content * 100, 0).columns.keys() == {"dispatch", "upload"}
 
 
 def test_what_the_engine_writes_is_read_at_once() -> None:
