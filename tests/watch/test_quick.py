@@ -143,10 +143,86 @@ def test_a_damaged_event_of_a_method_has_no_numbers() -> None:
     np.testing.assert_array_equal(index.kinds["cache"].values("x"), [1.0, np.nan, 1.0, 1.0])
 
 
-def test_lines_that_are_gone_have_no_numbers() -> None:
-    line = b'{"time":1.0,"event":"cache","x":1}\n'
-    index = EventIndex(lambda start, size: (line * 2)[start : start + size])
-    index.take(line * 3, 0)
-    np.testing.assert_array_equal(index.kinds["cache"].values("x"), [1.0, 1.0, np.nan])
-    index.take(line, 3 * len(line))
-    np.testing.assert_array_equal(index.kinds["cache"].values("x"), [1.0, 1.0, np.nan, np.nan])
+def index_over(log: list[bytes]) -> EventIndex:
+    """Reads its columns from what ``log`` has now."""
+    return EventIndex(lambda start, size: b"".join(log)[start : start + size])
+
+
+CACHE = b'{"time":1.0,"event":"cache","x":1}\n'
+
+
+def test_a_file_that_is_away_for_a_moment_is_read_again() -> None:
+    log: list[bytes] = []
+    index = index_over(log)
+    index.take(CACHE * 3, 0)
+    np.testing.assert_array_equal(index.kinds["cache"].values("x"), [np.nan] * 3)
+    log.append(CACHE * 2)
+    np.testing.assert_array_equal(index.kinds["cache"].values("x"), [np.nan] * 3)
+    log.append(CACHE)
+    np.testing.assert_array_equal(index.kinds["cache"].values("x"), [1.0] * 3)
+    index.take(CACHE, 3 * len(CACHE))
+    np.testing.assert_array_equal(index.kinds["cache"].values("x"), [1.0, 1.0, 1.0, np.nan])
+
+
+def test_a_file_written_anew_has_no_numbers() -> None:
+    log = [CACHE * 3]
+    index = index_over(log)
+    index.take(CACHE * 3, 0)
+    log[:] = [b'{"time":1,"event":"c"}', b"7", b'{"a":1}']
+    log[:] = [each.ljust(len(CACHE) - 1) + b"\n" for each in log]
+    np.testing.assert_array_equal(index.kinds["cache"].values("x"), [np.nan] * 3)
+
+
+def test_one_event_over_several_lines_has_no_numbers() -> None:
+    log = [CACHE * 3, b'{"time":1.0,"event":"cache"},[{}\n', CACHE, b'{"time":1.0,"event":"cache"}],{}\n', CACHE * 2]
+    index = index_over(log)
+    index.take(b"".join(log), 0)
+    np.testing.assert_array_equal(index.kinds["cache"].values("x"), [1, 1, 1, np.nan, 1, np.nan, 1, 1])
+
+
+def test_a_text_is_no_number_whoever_asks_when() -> None:
+    log = [CACHE, b'{"time":1.0,"event":"cache","x":"5"}\n', b'{"time":1.0,"event":"cache"}\n']
+    whole, pieces, position = index_over(log), index_over(log), 0
+    whole.take(b"".join(log), 0)
+    for line in log:
+        pieces.take(line, position)
+        position += len(line)
+        pieces.kinds["cache"].values("x")
+    for index in (whole, pieces):
+        np.testing.assert_array_equal(index.kinds["cache"].values("x"), [1.0, np.nan, np.nan])
+
+
+def test_a_fact_named_t_keeps_its_column_beside_a_damaged_line() -> None:
+    line = b'{"time":1.0,"event":"cache","t":5}\n'
+    log = [line, b'{"time":1.0,"event":"cache","x:1}\n', line, line]
+    index = index_over(log)
+    index.take(b"".join(log), 0)
+    np.testing.assert_array_equal(index.kinds["cache"].values("t"), [5, np.nan, 5, 5])
+    assert index.time == 1.0
+
+
+def test_kinds_that_begin_alike_and_very_many_kinds() -> None:
+    names = [f"selected_{number % 3}" for number in range(30)]
+    content = "".join(f'{{"time":1.0,"event":"{name}","x":1}}\n' for name in names).encode()
+    groups = quick.read(content).groups
+    assert {kind: places.tolist() for kind, places in groups.items()} == {
+        f"selected_{number}": list(range(number, 30, 3)) for number in range(3)
+    }
+    many = "".join(f'{{"time":1.0,"event":"a","{number:04}":1}}\n' for number in range(5000)).encode()
+    with pytest.raises(quick.Unusual):
+        quick.read(many)
+
+
+def test_what_lies_between_two_rare_events_is_not_read() -> None:
+    rare, common = CACHE, b'{"time":1.0,"event":"own","text":"' + b"x" * 60_000 + b'"}\n'
+    content = (rare + common * 2) * 4 + rare * 2
+    asked: list[int] = []
+
+    def again(start: int, size: int) -> bytes:
+        asked.append(size)
+        return content[start : start + size]
+
+    index = EventIndex(again)
+    index.take(content, 0)
+    np.testing.assert_array_equal(index.kinds["cache"].values("x"), np.ones(6))
+    assert sum(asked) < 10 * len(rare)

@@ -8,8 +8,9 @@ _SUMMARY_KEYS = {"virtual_time": "time", "aggregations": "versions"}
 
 
 def translate_event(event: dict[str, Any]) -> dict[str, Any]:
-    """Returns the event with current names. Only 0.1 events have the key ``t``; others are returned unchanged."""
-    if "t" not in event:
+    """Returns the event with current names. 0.1 events have the key ``t`` and no ``time``; others are returned
+    unchanged."""
+    if "t" not in event or "time" in event:
         return event
     event = {_EVENT_KEYS.get(key, key): value for key, value in event.items()}
     return event | {"event": _EVENT_KINDS.get(event["event"], event["event"])}

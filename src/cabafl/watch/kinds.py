@@ -12,10 +12,13 @@ from cabafl.watch.lines import decode_again, no_collector
 Reader = Callable[[int, int], bytes]  # the bytes of a file from a place on, so many
 
 BLOCK = 1 << 20  # bytes of the file that are read at once
+GAP = 64 << 10  # bytes between two events; to pass over more is quicker than to read them
+MOST_ROWS = 40_000  # about as many short lines as fit into a block
 MOST_FIELDS = 12  # numbers that are kept of each kind
 _PLACES = {"time": ("f8", 0.0), "number": ("i8", 0), "offset": ("i8", 0), "size": ("i4", 0)}
 LONGEST_NAME = 100  # letters; fields of longer names are not listed
 _FIXED = ("time", "event")
+_NUMBERS = {int, float, bool}
 
 
 class KindLog:
@@ -59,20 +62,30 @@ class KindLog:
         if name not in self._columns:
             return None
         while (first := self._columns[name].length) < len(self):
-            self._read(first, [other for other, column in self._columns.items() if column.length == first])
+            others = [other for other, column in self._columns.items() if column.length == first]
+            if not self._read(first, others):
+                # The file is away, or cannot be opened now: another time it may be there again.
+                return np.append(self._columns[name][name], np.full(len(self) - first, np.nan))
         return self._columns[name][name]
 
-    def _read(self, first: int, names: Sequence[str]) -> None:
-        """Reads some more rows of columns from the file; a line that is gone has no numbers."""
-        offset, end = self.rows["offset"][first:], self.rows["offset"][first:] + self.rows["size"][first:]
-        count = max(1, int(np.searchsorted(end, offset[0] + BLOCK, "right")))
-        start = int(offset[0])
-        block = self._again(start, int(end[count - 1]) - start)
-        begins, ends = (offset[:count] - start).tolist(), (end[:count] - start).tolist()
+    def _read(self, first: int, names: Sequence[str]) -> bool:
+        """Reads some more rows of columns from the file; False if they are not there."""
+        rows = slice(first, first + MOST_ROWS)
+        begin = self.rows["offset"][rows]
+        end = begin + self.rows["size"][rows]
+        count = int(np.searchsorted(end, begin[0] + BLOCK, "right"))
+        far = np.flatnonzero(begin[1:count] - end[: max(0, count - 1)] > GAP)
+        count = max(1, int(far[0]) + 1 if len(far) else count)
+        start, length = int(begin[0]), int(end[count - 1] - begin[0])
+        block = self._again(start, length)
+        if len(block) < length:
+            return False
+        begins, ends = (begin[:count] - start).tolist(), (end[:count] - start).tolist()
         with no_collector():
             events = decode_again([block[a:b] for a, b in zip(begins, ends, strict=True)])
             for name in names:
                 self._columns[name].append(count, {name: _column(events, name)})
+        return True
 
     def upto(self, time: float) -> int:
         """How many events happened up to a time."""
@@ -89,9 +102,12 @@ def _kind(value: object) -> str:
 
 def _column(events: Sequence[dict[str, Any]], name: str) -> Array:
     try:
-        return np.fromiter(map(itemgetter(name), events), np.float64, len(events))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return np.fromiter((_number(event.get(name)) for event in events), np.float64, len(events))
+        values = list(map(itemgetter(name), events))
+        if set(map(type, values)) <= _NUMBERS:
+            return np.fromiter(values, np.float64, len(values))
+    except (KeyError, OverflowError):
+        pass
+    return np.fromiter((_number(event.get(name)) for event in events), np.float64, len(events))
 
 
 def _number(value: object) -> float:

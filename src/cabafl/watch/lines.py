@@ -18,6 +18,7 @@ from cabafl.watch.quick import LATEST, LONGEST_KIND
 
 Event = dict[str, Any]
 SMALL = 64 << 10  # bytes; to decode less than that is quicker than to begin `quick.read`, which takes 2 ms
+LARGE = 4 << 20  # bytes; more is read at once for the sake of one very long line only
 DECODED = ("loss", "answer", "collection", "auto")  # kinds of which every event is decoded at once
 _NOT_FINITE = re.compile(rb"(?<=[:,\[])-?(?:Infinity|inf|NaN|nan)(?=[,}\]])")
 _LINE_END = ord("\n")
@@ -40,7 +41,7 @@ class Piece(NamedTuple):
 
 def parse(content: bytes, start: int) -> Piece:
     """The events in complete lines, of which the first begins at byte ``start`` of the file."""
-    if len(content) >= SMALL:
+    if SMALL <= len(content) <= LARGE:
         try:
             return _read(content, start)
         except quick.Unusual:
@@ -58,8 +59,8 @@ def _read(content: bytes, start: int) -> Piece:
         needed = members if kind in DECODED else members[[0, -1]]
         texts = [content[a:b] for a, b in zip(found.begin[needed].tolist(), found.end[needed].tolist(), strict=True)]
         try:
-            events[kind] = _all_at_once(texts)
-        except (KeyError, TypeError, ValueError):
+            events[kind] = _all_at_once(b",".join(texts), len(texts))
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise quick.Unusual from None
     return Piece(found.time, found.groups, found.begin + start, found.end - found.begin, events, found.columns)
 
@@ -70,30 +71,29 @@ def _decode(content: bytes, start: int) -> Piece:
     if not len(ends) or ends[-1] != len(content) - 1:
         ends = np.append(ends, len(content))
     begins = np.append(0, ends[:-1] + 1)
-    found = decode([content[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)])
-    order = np.argsort([event is None for event in found], kind="stable")
-    begins, ends = begins[order], ends[order]
-    events = [event for event in found if event is not None]
+    try:
+        events = _all_at_once(content.rstrip(b"\n").replace(b"\n", b","), len(ends))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        found = [parse_line(content[a:b]) for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+        order = np.argsort([event is None for event in found], kind="stable")
+        begins, ends = begins[order], ends[order]
+        events = [event for event in found if event is not None]
+    by_kind: dict[str, list[Event]] = {}
     groups: dict[str, list[int]] = {}
     for number, event in enumerate(events):
-        groups.setdefault(event["event"], []).append(number)
+        kind = event["event"]
+        if kind in groups:
+            groups[kind].append(number)
+            by_kind[kind].append(event)
+        else:
+            groups[kind], by_kind[kind] = [number], [event]
     times = np.fromiter(map(itemgetter("time"), events), np.float64, len(events))
-    by_kind = {kind: [events[member] for member in members] for kind, members in groups.items()}
     places = {kind: np.array(members) for kind, members in groups.items()}
     return Piece(times, places, begins + start, ends - begins, by_kind, {})
 
 
-def decode(lines: Sequence[bytes]) -> list[Event | None]:
-    """The events of lines, None for a line that is none. Knows the names of version 0.1. Numbers that are not finite
-    are None."""
-    try:
-        return list(_all_at_once(lines))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return [parse_line(line) for line in lines]
-
-
 def parse_line(line: bytes) -> Event | None:
-    """`decode` of one line."""
+    """One event; None if the line is none. Knows the names of version 0.1. Numbers that are not finite are None."""
     try:
         event = json.loads(_NOT_FINITE.sub(b"null", line))
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
@@ -108,29 +108,29 @@ def parse_line(line: bytes) -> Event | None:
 def decode_again(lines: Sequence[bytes]) -> list[Event]:
     """The events of lines that were taken for events before; one that is none has no fields."""
     try:
-        found = _loaded(lines)
-        if type(found[0]) is dict and "time" in found[0]:  # else it has the names of version 0.1
+        found = _loaded(b",".join(lines), len(lines))
+        if set(map(type, found)) == {dict} and "time" in found[0]:  # else it has the names of version 0.1
             return found
     except (TypeError, ValueError):
         pass
     return [{} if event is None else event for event in map(parse_line, lines)]
 
 
-def _loaded(lines: Sequence[bytes]) -> list[Event]:
-    """One value per line, or ValueError."""
-    joined = b"[" + b",".join(lines) + b"]"
+def _loaded(joined: bytes, lines: int) -> list[Event]:
+    """One value for each of so many lines, which are joined by commas, or ValueError."""
+    joined = b"[" + joined + b"]"
     try:
         found: list[Event] = orjson.loads(joined)
     except orjson.JSONDecodeError:
         found = orjson.loads(_NOT_FINITE.sub(b"null", joined))
-    if len(found) != len(lines):
+    if len(found) != lines:
         raise ValueError("not one event per line")
     return found
 
 
-def _all_at_once(lines: Sequence[bytes]) -> list[Event]:
-    """Raises an error unless each line is an event with the names of today."""
-    found = _loaded(lines)
+def _all_at_once(joined: bytes, lines: int) -> list[Event]:
+    """The same; an error unless each line is an event with the names of today."""
+    found = _loaded(joined, lines)
     times = np.fromiter(map(itemgetter("time"), found), np.float64, len(found))
     if not (np.abs(times) < LATEST).all():  # also if one is missing
         raise ValueError("an event without a time")

@@ -2,9 +2,10 @@
 
 Takes less than half as long as decoding and sorting them by kind. Anything unusual raises `Unusual`: then `lines.parse`
 decodes every line. What is checked of a line: its time and its kind, all of a dispatch or an upload, and of the others
-that they end as an object does.
+that they end as an object does. A line that has two times or two kinds counts with the first; a decoder takes the last.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ LATEST = 1e15  # seconds: no run lasts 30 million years
 LONGEST_KIND = 100  # letters in the name of a kind
 _TIME, _KIND = b'{"time":', b',"event":"'
 _LONGEST_TIME = 24  # letters
+_MOST_STARTS = 500  # different first letters of kinds
 _COMMA, _LINE_END, _BRACE, _ZERO = b",\n}0"
 _ONES = 0x0101010101010101
 
@@ -46,7 +48,7 @@ def read(content: bytes) -> Quick:
 class _LineReader:
     def __init__(self, content: bytes) -> None:
         self.content = content
-        padded = content + bytes(4 * _LONGEST_TIME)
+        padded = content + bytes(LONGEST_KIND + 4 * _LONGEST_TIME)
         self.letters = np.frombuffer(padded, dtype=np.uint8)
         self.words = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))  # eight letters from each place on
         ends = np.flatnonzero(self.letters[: len(content)] == _LINE_END)
@@ -69,15 +71,19 @@ class _LineReader:
         columns = {kind: self._columns(kind, groups[kind], time) for kind in FIELDS if kind in groups}
         return Quick(self.begin, self.end, time, groups, columns)
 
+    def _stands(self, place: Array, text: bytes) -> Array:
+        """At which of the places the text stands."""
+        if len(text) < 8:
+            short: Array = self.words[place] & np.uint64((1 << 8 * len(text)) - 1) == _word(text)
+            return short
+        found = np.ones(len(place), dtype=bool)
+        for at in (*range(0, len(text) - 8, 8), len(text) - 8):
+            found &= self.words[place + at] == _word(text[at:])
+        return found
+
     def _check(self, place: Array, text: bytes) -> None:
         """Whether the text stands at each of the places."""
-        if len(text) < 8:
-            found = self.words[place] & np.uint64((1 << 8 * len(text)) - 1)
-            right = bool((found == _word(text)).all())
-        else:
-            offsets = [*range(0, len(text) - 8, 8), len(text) - 8]
-            right = all(bool((self.words[place + at] == _word(text[at:])).all()) for at in offsets)
-        if not right:
+        if not self._stands(place, text).all():
             raise Unusual
 
     def _times(self, begin: Array, end: Array) -> Array:
@@ -109,19 +115,33 @@ class _LineReader:
     def _groups(self) -> dict[str, Array]:
         """The lines of each kind, told apart by their first eight letters."""
         starts, firsts, member = np.unique(self.words[self.kind], return_index=True, return_inverse=True)
+        if len(starts) > _MOST_STARTS:
+            raise Unusual
         order = np.argsort(member, kind="stable")
         bounds = np.cumsum(np.bincount(member, minlength=len(starts)))[:-1]
-        groups: dict[str, Array] = {}
+        found: dict[str, list[Array]] = {}
         for first, lines in zip(firsts.tolist(), np.split(order, bounds), strict=True):
-            start = int(self.kind[first])
-            name = self.content[start : min(int(self.end[first]), start + LONGEST_KIND + 1)].partition(b'"')
-            if not name[1] or b"\\" in name[0] or not name[0].isascii() or not name[0].decode().isprintable():
-                raise Unusual
-            self._check(self.kind[lines], name[0] + name[1])
-            kind = name[0].decode()
-            # A short kind has one start for each letter that follows it.
-            groups[kind] = np.sort(np.append(groups[kind], lines)) if kind in groups else lines
-        return groups
+            for kind, own in self._split(first, lines):
+                found.setdefault(kind, []).append(own)
+        # A short kind has one start for each letter that may follow it.
+        return {kind: own[0] if len(own) == 1 else np.sort(np.concatenate(own)) for kind, own in found.items()}
+
+    def _split(self, first: int, lines: Array) -> Iterator[tuple[str, Array]]:
+        """The kinds of lines with the same first letters; ``first`` is one of them."""
+        while len(lines):
+            name = self._name(first)
+            own = self._stands(self.kind[lines], name.encode() + b'"')
+            yield name, lines[own]
+            lines = lines[~own]
+            first = int(lines[0]) if len(lines) else first
+
+    def _name(self, line: int) -> str:
+        """The kind of one line."""
+        start = int(self.kind[line])
+        text, quote, _ = self.content[start : min(int(self.end[line]), start + LONGEST_KIND + 1)].partition(b'"')
+        if not quote or b"\\" in text or not text.isascii() or not text.decode().isprintable():
+            raise Unusual
+        return text.decode()
 
     def _columns(self, kind: str, lines: Array, time: Array) -> dict[str, Array]:
         """The numbers of dispatches or uploads: they have just these fields, in this order."""
